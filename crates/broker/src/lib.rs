@@ -1,0 +1,1 @@
+//! The daemon that leases socket slots, its protocol and its client.

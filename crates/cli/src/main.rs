@@ -1,0 +1,4 @@
+//! The `softrdma` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! UDP at full use of the kernel, descriptors, netlink; knows nothing of RDMA.

@@ -1,0 +1,4 @@
+//! Builds, checks, demos and measurements of softrdma.
+#![forbid(unsafe_code)]
+
+fn main() {}
