@@ -1,0 +1,136 @@
+//! What `poll_transmit` gives: three reused vectors, no trait and no allocation once warm. The
+//! simulator, the tap and the run builder read the same thing.
+
+use core::ops::Range;
+
+use wire::{HeaderRepr, Psn, Qpn};
+
+use crate::access::Span;
+use crate::path::PathIndex;
+
+/// Index of a queue pair in its shard: the low 16 bits of its QPN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QpIndex(pub u16);
+
+/// Whose packet it is: where to report that it could not be sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The queue pair.
+    pub qp: QpIndex,
+    /// PSN of the packet.
+    pub psn: Psn,
+    /// True for READ responses, atomic responses and acknowledgements.
+    pub is_response: bool,
+}
+
+/// One packet: header bytes, then inline payload (both in `header`), then the bytes of `spans`,
+/// then `pad` zero bytes, then the ICRC, which the sealer appends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketOut {
+    /// BTH, extension headers and inline payload: a range of [`Burst::headers`].
+    pub header: Range<u32>,
+    /// A range of [`Burst::spans`].
+    pub spans: Range<u32>,
+    /// Bytes in the spans.
+    pub span_length: u16,
+    /// Zero bytes after the payload, 0 to 3.
+    pub pad: u8,
+    /// Where it goes.
+    pub path: PathIndex,
+    /// Destination queue pair; its slot steers the packet at a peer like us.
+    pub dest: Qpn,
+    /// Whose it is.
+    pub origin: Origin,
+}
+
+impl PacketOut {
+    /// UDP payload of the finished packet in bytes, the ICRC included.
+    pub fn sealed_length(&self) -> usize {
+        (self.header.end - self.header.start) as usize
+            + usize::from(self.span_length)
+            + usize::from(self.pad)
+            + 4
+    }
+}
+
+/// Packets ready to be sealed, in the order in which they must leave.
+#[derive(Debug, Default)]
+pub struct Burst {
+    headers: Vec<u8>,
+    spans: Vec<Span>,
+    packets: Vec<PacketOut>,
+    packets_max: usize,
+}
+
+impl Burst {
+    /// A burst that takes at most `packets_max` packets.
+    pub fn with_bound(packets_max: usize) -> Self {
+        Self {
+            packets_max,
+            ..Self::default()
+        }
+    }
+
+    /// Forgets all packets, keeps the memory.
+    pub fn clear(&mut self) {
+        self.headers.clear();
+        self.spans.clear();
+        self.packets.clear();
+    }
+
+    /// Whether `poll_transmit` must stop.
+    pub fn is_full(&self) -> bool {
+        self.packets.len() >= self.packets_max
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// The packets.
+    pub fn packets(&self) -> &[PacketOut] {
+        &self.packets
+    }
+
+    /// Header and inline bytes of a packet.
+    pub fn header(&self, packet: &PacketOut) -> &[u8] {
+        &self.headers[packet.header.start as usize..packet.header.end as usize]
+    }
+
+    /// The spans of a packet.
+    pub fn spans(&self, packet: &PacketOut) -> &[Span] {
+        &self.spans[packet.spans.start as usize..packet.spans.end as usize]
+    }
+
+    /// Appends a packet. `header.bth.pad` is filled in from the payload's length, which is the
+    /// sum of `inline` and `spans` and at most a path MTU.
+    pub fn push(
+        &mut self,
+        path: PathIndex,
+        origin: Origin,
+        mut header: HeaderRepr,
+        inline: &[u8],
+        spans: &[Span],
+    ) {
+        let start = self.headers.len() as u32;
+        let span_length: u32 = spans.iter().map(Span::length).sum();
+        let payload = inline.len() as u32 + span_length;
+        let pad = (payload.wrapping_neg() & 3) as u8;
+        header.bth.pad = pad;
+        let dest = header.bth.dest;
+        header.emit_into(&mut self.headers);
+        self.headers.extend_from_slice(inline);
+        let first_span = self.spans.len() as u32;
+        self.spans.extend_from_slice(spans);
+        self.packets.push(PacketOut {
+            header: start..self.headers.len() as u32,
+            spans: first_span..self.spans.len() as u32,
+            span_length: span_length as u16,
+            pad,
+            path,
+            dest,
+            origin,
+        });
+    }
+}
