@@ -3,6 +3,9 @@
 //! Two real implementations exist: the device in a process, and [`model`](crate::model) for
 //! transcripts and simulation. ("Port" is taken: IB port, UDP port.)
 
+use std::rc::Rc;
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use wire::MemoryKey;
 
@@ -75,3 +78,25 @@ pub trait CompletionSink {
     /// every error: it wakes a program that asked for solicited completions only.
     fn push(&self, completion: WorkCompletion, solicited: bool) -> Result<(), Overrun>;
 }
+
+/// Queues are held by handle: `Arc` in the device, `Rc` in the model.
+macro_rules! through_handles {
+    ($($handle:ident),*) => { $(
+        impl<T: ReceiveSource + ?Sized> ReceiveSource for $handle<T> {
+            fn take(&self) -> Option<ReceiveWqe> {
+                (**self).take()
+            }
+
+            fn is_shared(&self) -> bool {
+                (**self).is_shared()
+            }
+        }
+
+        impl<T: CompletionSink + ?Sized> CompletionSink for $handle<T> {
+            fn push(&self, completion: WorkCompletion, solicited: bool) -> Result<(), Overrun> {
+                (**self).push(completion, solicited)
+            }
+        }
+    )* };
+}
+through_handles!(Arc, Rc);
