@@ -103,6 +103,16 @@ impl Burst {
         &self.spans[packet.spans.start as usize..packet.spans.end as usize]
     }
 
+    /// Takes back packets from index `from` on that `leaves_out` picks: their memory is gone.
+    pub fn discard(&mut self, from: usize, mut leaves_out: impl FnMut(&PacketOut) -> bool) {
+        let mut index = 0;
+        self.packets.retain(|packet| {
+            let stays = index < from || !leaves_out(packet);
+            index += 1;
+            stays
+        });
+    }
+
     /// Appends a packet. `header.bth.pad` is filled in from the payload's length, which is the
     /// sum of `inline` and `spans` and at most a path MTU.
     pub fn push(
