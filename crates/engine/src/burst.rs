@@ -128,7 +128,7 @@ impl Burst {
         let payload = inline.len() as u32 + span_length;
         let pad = (payload.wrapping_neg() & 3) as u8;
         header.bth.pad = pad;
-        let dest = header.bth.dest;
+        let dest = header.bth.destination;
         header.emit_into(&mut self.headers);
         self.headers.extend_from_slice(inline);
         let first_span = self.spans.len() as u32;

@@ -26,6 +26,7 @@ pub mod burst;
 pub mod completion;
 pub mod event;
 pub mod host;
+pub mod model;
 pub mod outcome;
 pub mod path;
 pub mod qp;

@@ -2,6 +2,7 @@
 
 pub mod attributes;
 pub mod state;
+pub mod transition;
 pub mod work_request;
 
 use wire::Qpn;
