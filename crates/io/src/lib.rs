@@ -1,1 +1,33 @@
 //! UDP at full use of the kernel, descriptors, netlink; knows nothing of RDMA.
+//!
+//! | module | what it wraps |
+//! |---|---|
+//! | [`caps`] | what this kernel can do, asked once |
+//! | [`udp`] | one port for many processes ([`udp::Group`]), receiving with GRO, sending with GSO |
+//! | [`poll`] | epoll with one-shot arming, eventfd, pidfd, timer slack |
+//! | [`fdpass`] | unix sockets on abstract names, descriptors and credentials |
+//! | [`netlink`] | interfaces, their addresses, and changes of both |
+//! | [`clock`] | monotonic nanoseconds |
+//!
+//! The one idea: this code runs inside other people's programs. Everything is `CLOEXEC`,
+//! non-blocking by `MSG_DONTWAIT` (the `O_NONBLOCK` flag is shared by passed descriptors), and every
+//! system call is made directly: programs preload wrappers around libc's socket functions, and
+//! these must not see our sockets. For the same reason descriptors are [`Descriptor`]s, which are
+//! closed directly too.
+//!
+//! "Would block" and "the kernel refuses segmentation" are outcomes ([`udp::SendOutcome`]), not errors.
+
+mod address;
+mod cmsg;
+mod raw;
+
+pub mod caps;
+pub mod clock;
+pub mod fdpass;
+pub mod netlink;
+pub mod poll;
+pub mod udp;
+
+pub use caps::Caps;
+pub use raw::{Descriptor, move_high};
+pub use rustix::io::Errno;
