@@ -30,6 +30,7 @@ pub mod model;
 pub mod outcome;
 pub mod path;
 pub mod qp;
+pub mod rc;
 pub mod time;
 
 pub use access::{

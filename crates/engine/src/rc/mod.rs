@@ -1,0 +1,6 @@
+//! Reliable connections. Sections to read first: IBA 9.7.
+
+mod answers;
+mod execute;
+mod resources;
+pub mod responder;
