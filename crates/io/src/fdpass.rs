@@ -395,3 +395,6 @@ fn receive(socket: &Descriptor, buffer: &mut [u8]) -> Result<Option<Message>, Er
     }
     Ok(Some(message))
 }
+
+#[cfg(test)]
+mod tests;

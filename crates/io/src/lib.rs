@@ -20,6 +20,8 @@
 mod address;
 mod cmsg;
 mod raw;
+#[cfg(test)]
+mod testing;
 
 pub mod caps;
 pub mod clock;

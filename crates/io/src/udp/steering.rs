@@ -89,10 +89,23 @@ impl Group {
     /// [`OpenError::Taken`] also when the owner of the port would have shared it: the group begins
     /// with an exclusive bind, so that its indices are certain.
     pub fn open(port: u16, count: usize, steering_byte_offset: u32) -> Result<Self, OpenError> {
+        Self::open_as(
+            Caps::of_this_kernel().ipv6,
+            port,
+            count,
+            steering_byte_offset,
+        )
+    }
+
+    pub(super) fn open_as(
+        ipv6: bool,
+        port: u16,
+        count: usize,
+        steering_byte_offset: u32,
+    ) -> Result<Self, OpenError> {
         if !(1..=MAX_SOCKETS).contains(&count) {
             return Err(OpenError::Count { count });
         }
-        let ipv6 = Caps::of_this_kernel().ipv6;
         let mut sockets = Vec::with_capacity(count);
         sockets.push(first_member(port, ipv6)?);
         if count > 1 {
