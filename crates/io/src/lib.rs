@@ -6,7 +6,10 @@
 //! | [`udp`] | one port for many processes ([`udp::Group`]), receiving with GRO, sending with GSO |
 //! | [`poll`] | epoll with one-shot arming, eventfd, pidfd, timer slack |
 //! | [`fdpass`] | unix sockets on abstract names, descriptors and credentials |
+//! | [`inherit`] | what programs that are started from here inherit |
 //! | [`netlink`] | interfaces, their addresses, and changes of both |
+//! | [`fork`] | what a forked child must not inherit |
+//! | [`thread`] | threads that a program does not notice |
 //! | [`clock`] | monotonic nanoseconds |
 //!
 //! The one idea: this code runs inside other people's programs. Everything is `CLOEXEC`,
@@ -26,8 +29,11 @@ mod testing;
 pub mod caps;
 pub mod clock;
 pub mod fdpass;
+pub mod inherit;
+pub mod fork;
 pub mod netlink;
 pub mod poll;
+pub mod thread;
 pub mod udp;
 
 pub use caps::Caps;
