@@ -615,4 +615,4 @@ const fn by_meaning() -> [[[[u8; 3]; 4]; 12]; 6] {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

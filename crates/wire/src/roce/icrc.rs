@@ -191,4 +191,4 @@ impl Seed {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -352,4 +352,4 @@ impl HeaderRepr {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;
