@@ -4,6 +4,12 @@
 //! the others are the parts they are made of.
 #![forbid(unsafe_code)]
 
+mod dist;
+mod guest;
+mod interop;
+mod process;
+mod programs;
+mod sandbox;
 mod tidy;
 mod workspace;
 
@@ -21,12 +27,21 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Assembles target/dist: the command and the libraries that programs load
+    Dist(dist::Arguments),
+    /// Unmodified programs of Debian over our device
+    Programs(programs::Arguments),
+    /// Our device against the kernel's rxe in a guest
+    Interop(interop::Arguments),
     /// House rules: direction of dependencies, unsafe code, sizes, panics, words
     Tidy,
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Dist(arguments) => dist::run(&arguments),
+        Command::Programs(arguments) => programs::run(&arguments),
+        Command::Interop(arguments) => interop::run(&arguments),
         Command::Tidy => tidy::run(),
     };
     match result {

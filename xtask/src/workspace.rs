@@ -1,6 +1,6 @@
 //! Where things are: the checkout, the target folder, its crates.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -11,6 +11,14 @@ use serde_json::Value;
 pub fn root() -> &'static Path {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest)
+}
+
+/// Cargo's target folder, which `CARGO_TARGET_DIR` or a configuration file may have moved.
+pub fn target() -> Result<PathBuf> {
+    let folder = metadata()?["target_directory"].as_str();
+    Ok(PathBuf::from(
+        folder.context("cargo metadata names no target folder")?,
+    ))
 }
 
 /// `cargo metadata`, with the packages of other people; asked once.

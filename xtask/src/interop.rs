@@ -1,0 +1,405 @@
+//! `cargo xtask interop`: our device against the kernel's rxe, which runs in a guest.
+//!
+//! Host and guest are joined by a bridge inside of a [`Sandbox`]; every case is run with our end
+//! as the client and as the server.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::guest::{self, Guest, Network};
+use crate::process::Running;
+use crate::programs::{DEFAULT, Host, PingPong, Tally, Verdict, ip, matches};
+use crate::sandbox::{Sandbox, Who};
+use crate::{dist, workspace};
+
+/// Which cases, and with what.
+#[derive(clap::Args, Default)]
+pub struct Arguments {
+    /// Only cases whose name contains this; `^` at its start means the beginning of the name
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    filter: String,
+    /// Print what the programs print, also when all is well
+    #[arg(long)]
+    verbose: bool,
+    /// A folder that `cargo xtask dist` has filled, instead of building one
+    #[arg(long, value_name = "DIR")]
+    dist: Option<PathBuf>,
+    /// Run a bash script in the guest, without our device, and stop
+    #[arg(long, value_name = "SCRIPT", conflicts_with = "filter")]
+    guest_script: Option<String>,
+    /// Run the cases here: used inside of a sandbox
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+/// The largest path MTU needs jumbo frames.
+const INTERFACE_MTU: u32 = 9000;
+
+/// All cases together, with an emulated machine.
+const WHOLE_GUARD: Duration = Duration::from_secs(1500);
+
+const GUEST_ADDRESS: &str = "10.77.0.2";
+
+/// Our end: the bridge.
+const OURS: Host = Host {
+    namespace: None,
+    device: "rxe_br0",
+    interface: "br0",
+    address: "10.77.0.1",
+};
+
+/// Which end is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Client,
+    Server,
+}
+
+/// What is run at both ends.
+enum Test {
+    PingPong(PingPong),
+    /// `verbs_twin` with this GID index and path MTU.
+    Twin {
+        gid: u8,
+        mtu: u32,
+    },
+}
+
+/// `cargo xtask interop`
+pub fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.inside {
+        return inside(arguments);
+    }
+    let tally = run_all(arguments)?;
+    println!("interop: {tally}");
+    ensure!(tally.failed == 0, "{} cases failed", tally.failed);
+    Ok(())
+}
+
+/// Builds what is needed and runs the cases in a sandbox, printing a line for each.
+pub fn run_all(arguments: &Arguments) -> Result<Tally> {
+    guest::build()?;
+    let mut inner = vec!["interop", "--inside"];
+    let dist = match &arguments.dist {
+        _ if arguments.guest_script.is_some() => PathBuf::new(),
+        Some(folder) => folder
+            .canonicalize()
+            .with_context(|| folder.display().to_string())?,
+        None => dist::build(false, &workspace::root().join("target/dist"))?.folder,
+    };
+    match &arguments.guest_script {
+        Some(script) => inner.extend(["--guest-script", script]),
+        None => inner.extend(["--filter", &arguments.filter]),
+    }
+    if arguments.verbose {
+        inner.push("--verbose");
+    }
+    let sandbox = Sandbox {
+        dist,
+        programs: vec![build_twin()?],
+    };
+    let mut running = sandbox.start(Who::Root, &inner)?;
+    let ended = running.wait_at_most(WHOLE_GUARD)?;
+    print!("{}", ended.output);
+    if arguments.guest_script.is_some() {
+        ensure!(ended.code == 0, "the script failed");
+        return Ok(Tally::default());
+    }
+    Tally::parse(&ended.output).with_context(|| format!("it ended with code {}", ended.code))
+}
+
+/// Compiles `verbs_twin`; one binary for our libraries and for the guest's.
+pub fn build_twin() -> Result<PathBuf> {
+    let folder = workspace::target()?.join("interop");
+    fs::create_dir_all(&folder)?;
+    let program = folder.join("verbs_twin");
+    let status = Command::new("cc")
+        .args([
+            "-O1",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Wno-missing-field-initializers",
+            "-o",
+        ])
+        .arg(&program)
+        .arg(workspace::root().join("interop/verbs_twin.c"))
+        .arg("-libverbs")
+        .status()
+        .context("cc")?;
+    ensure!(
+        status.success(),
+        "cannot compile verbs_twin: is libibverbs-dev installed?"
+    );
+    Ok(program)
+}
+
+/// The part that runs in the sandbox.
+fn inside(arguments: &Arguments) -> Result<()> {
+    join()?;
+    let share = Path::new("/run/out/share");
+    fs::create_dir(share)?;
+    fs::copy("/run/verbs_twin", share.join("verbs_twin"))?;
+    let address = format!("{GUEST_ADDRESS}/24");
+    let network = Network {
+        tap: "tap0",
+        mtu: INTERFACE_MTU,
+        addresses: &[&address, "fd77::2/64"],
+    };
+    let mut guest = Guest::boot(&guest::folder(), share, &network)?;
+    if let Some(script) = &arguments.guest_script {
+        let ended = guest.start(script)?.wait()?;
+        print!("{}", ended.output);
+        ensure!(ended.code == 0, "exit code {}", ended.code);
+        return Ok(());
+    }
+
+    OURS.add_link()?;
+    let mut tally = Tally::default();
+    for (name, role, test) in cases() {
+        if !matches(&name, &arguments.filter) {
+            continue;
+        }
+        let start = Instant::now();
+        let outcome = test.run(role, &mut guest);
+        let seconds = start.elapsed().as_secs_f32();
+        match outcome {
+            Ok(output) => {
+                let output = if arguments.verbose {
+                    output.as_str()
+                } else {
+                    ""
+                };
+                print!("PASS {name} ({seconds:.1} s)\n{output}");
+                tally.count(Verdict::Passed);
+            }
+            Err(error) => {
+                println!("FAIL {name} ({seconds:.1} s)\n{error:#}");
+                println!("again: cargo xtask interop --verbose --filter ^{name}");
+                tally.count(Verdict::Failed);
+            }
+        }
+    }
+    if tally.failed > 0 {
+        println!("the guest's console:\n{}", guest.console());
+    }
+    println!("{tally}");
+    Ok(())
+}
+
+/// The bridge with our address, and the guest's tap on it.
+fn join() -> Result<()> {
+    for command in [
+        "link add br0 address 52:54:00:77:00:01 type bridge",
+        "tuntap add dev tap0 mode tap",
+        &format!("link set tap0 mtu {INTERFACE_MTU} master br0 up"),
+        &format!("link set br0 mtu {INTERFACE_MTU}"),
+    ] {
+        ip(command)?;
+    }
+    fs::write("/proc/sys/net/ipv6/conf/br0/accept_dad", "0")?;
+    ip("link set br0 up")?;
+    ip("address add 10.77.0.1/24 dev br0")?;
+    ip("address add fd77::1/64 dev br0")
+}
+
+fn cases() -> Vec<(String, Role, Test)> {
+    let usual = PingPong {
+        count: 200,
+        ..DEFAULT
+    };
+    let mut exchanges: Vec<PingPong> = Vec::new();
+    for gid in [0, 1, 2] {
+        exchanges.push(PingPong { gid, ..usual });
+        exchanges.push(PingPong {
+            gid,
+            size: 65_536,
+            ..usual
+        });
+    }
+    for size in [1, 2, 3, 63, 1023, 1024, 1025, 4095, 4097, 32_769, 65_535] {
+        exchanges.push(PingPong { size, ..usual });
+    }
+    for mtu in [256, 512, 2048, 4096] {
+        exchanges.push(PingPong {
+            mtu,
+            size: 20_001,
+            ..usual
+        });
+    }
+    exchanges.push(PingPong {
+        gid: 2,
+        mtu: 4096,
+        size: 65_536,
+        ..usual
+    });
+    exchanges.push(PingPong {
+        events: true,
+        ..usual
+    });
+    exchanges.push(PingPong {
+        receives: Some(1),
+        ..usual
+    });
+    exchanges.push(PingPong {
+        size: 1 << 20,
+        count: 10,
+        ..usual
+    });
+
+    let mut cases = Vec::new();
+    for (role, end) in [(Role::Client, "client"), (Role::Server, "server")] {
+        for exchange in &exchanges {
+            cases.push((format!("{end}/{exchange}"), role, Test::PingPong(*exchange)));
+        }
+        for (gid, mtu) in [(1, 1024), (2, 1024), (1, 256), (1, 4096)] {
+            cases.push((
+                format!("{end}/twin,gid={gid},mtu={mtu}"),
+                role,
+                Test::Twin { gid, mtu },
+            ));
+        }
+    }
+    cases
+}
+
+impl Test {
+    /// Runs it and returns what the programs printed.
+    fn run(&self, role: Role, guest: &mut Guest) -> Result<String> {
+        let (port, server, client) = match self {
+            Test::PingPong(pingpong) => {
+                let end = |server| pingpong.argv(role.device(server), role.address(server));
+                (pingpong.port, end(true), end(false))
+            }
+            Test::Twin { gid, mtu } => (
+                18_600,
+                twin_argv(role, true, *gid, *mtu),
+                twin_argv(role, false, *gid, *mtu),
+            ),
+        };
+        let (server, client) = match role {
+            Role::Client => {
+                let mut server = guest.start(&in_guest(&server))?;
+                server
+                    .wait_for_listener(port)
+                    .context("the guest's server")?;
+                let client = OURS
+                    .start(&as_strs(&client), &[])?
+                    .wait()
+                    .context("our client")?;
+                (
+                    server
+                        .wait()
+                        .with_context(|| format!("our client:\n{}", client.output)),
+                    client,
+                )
+            }
+            Role::Server => {
+                let mut server = OURS.start(&as_strs(&server), &[])?;
+                server.wait_for_listener(port).context("our server")?;
+                let client = guest
+                    .start(&in_guest(&client))?
+                    .wait()
+                    .context("guest's client")?;
+                (
+                    server
+                        .wait()
+                        .with_context(|| format!("its client:\n{}", client.output)),
+                    client,
+                )
+            }
+        };
+        let server = server?;
+        let output = format!("server:\n{}client:\n{}", server.output, client.output);
+        for (end, ended) in [("server", &server), ("client", &client)] {
+            match self {
+                Test::PingPong(pingpong) => pingpong.judge(end, ended),
+                Test::Twin { .. } => crate::programs::succeeded(end, ended),
+            }
+            .with_context(|| format!("both ends:\n{output}"))?;
+        }
+        Ok(output)
+    }
+}
+
+impl Role {
+    /// Our device or the guest's, whichever is at the asked end.
+    fn device(self, server: bool) -> &'static str {
+        if server == (self == Role::Server) {
+            OURS.device
+        } else {
+            "rxe0"
+        }
+    }
+
+    /// Where the client finds the server.
+    fn address(self, server: bool) -> Option<&'static str> {
+        match self {
+            _ if server => None,
+            Role::Client => Some(GUEST_ADDRESS),
+            Role::Server => Some(OURS.address),
+        }
+    }
+}
+
+fn twin_argv(role: Role, server: bool, gid: u8, mtu: u32) -> Vec<String> {
+    let ours = server == (role == Role::Server);
+    let program = if ours {
+        "/run/verbs_twin"
+    } else {
+        "/host/verbs_twin"
+    };
+    let end = if server { "server" } else { "client" };
+    let mut argv: Vec<String> = [program, end, "-d", role.device(server)]
+        .map(String::from)
+        .into();
+    argv.extend(["-g".into(), gid.to_string(), "-m".into(), mtu.to_string()]);
+    if server && !ours {
+        argv.push("-k".into());
+    }
+    argv.extend(role.address(server).map(String::from));
+    argv
+}
+
+/// As a script; ended before our own guard, for nobody can reach into the guest to kill it.
+fn in_guest(argv: &[String]) -> String {
+    format!("timeout 80 {}", argv.join(" "))
+}
+
+fn as_strs(argv: &[String]) -> Vec<&str> {
+    argv.iter().map(String::as_str).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Role, cases, twin_argv};
+
+    #[test]
+    fn each_end_gets_its_own_device_and_the_client_the_address_of_the_other() {
+        let client = twin_argv(Role::Client, false, 1, 1024).join(" ");
+        assert_eq!(
+            client,
+            "/run/verbs_twin client -d rxe_br0 -g 1 -m 1024 10.77.0.2"
+        );
+        let server = twin_argv(Role::Client, true, 1, 1024).join(" ");
+        assert_eq!(server, "/host/verbs_twin server -d rxe0 -g 1 -m 1024 -k");
+        let client = twin_argv(Role::Server, false, 1, 1024).join(" ");
+        assert_eq!(
+            client,
+            "/host/verbs_twin client -d rxe0 -g 1 -m 1024 10.77.0.1"
+        );
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<String> = cases().into_iter().map(|(name, ..)| name).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

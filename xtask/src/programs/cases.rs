@@ -1,0 +1,212 @@
+//! The table of cases.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::pingpong::{DEFAULT, PingPong};
+use super::scenes;
+use super::world::{Net, World};
+use crate::process::GUARD;
+use crate::sandbox::Who;
+
+/// What happens between two ends.
+type Scene = dyn Fn(&World) -> Result<()> + Send + Sync;
+
+/// One case: where, as whom, and what.
+pub struct Case {
+    /// Its name, as a path: network, who, what.
+    pub name: String,
+    /// As whom.
+    pub who: Who,
+    /// Over what.
+    pub net: Net,
+    /// When it counts as hung.
+    pub guard: Duration,
+    /// What happens; runs inside of the sandbox.
+    pub run: Box<Scene>,
+}
+
+/// Loss, reordering, duplication and corruption as the acceptance of the device asks for.
+const FAULTS: &str = "loss=2%,reorder=5%,duplicate=1%,corrupt=1%";
+
+/// Every case.
+pub fn all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    one_host(&mut cases);
+    for who in [Who::Root, Who::User, Who::UserNamespace] {
+        everybody(&mut cases, who);
+    }
+    two_hosts(&mut cases);
+    faults(&mut cases);
+    for (what, run) in scenes::ALL {
+        cases.push(case(Net::Lo, Who::Root, what, run));
+    }
+    cases
+}
+
+/// What every kind of user must be able to do.
+fn everybody(cases: &mut Vec<Case>, who: Who) {
+    let all = [
+        PingPong { gid: 0, ..DEFAULT },
+        PingPong { gid: 1, ..DEFAULT },
+        PingPong { gid: 2, ..DEFAULT },
+        PingPong {
+            events: true,
+            ..DEFAULT
+        },
+        PingPong { size: 1, ..DEFAULT },
+        PingPong {
+            size: 1 << 20,
+            count: 100,
+            ..DEFAULT
+        },
+    ];
+    cases.extend(
+        all.into_iter()
+            .map(|pingpong| exchange(Net::Lo, who, pingpong)),
+    );
+    cases.push(case(Net::Lo, who, "devinfo", scenes::devinfo));
+    cases.push(case(Net::Lo, who, "twin", scenes::twin));
+}
+
+/// Sizes, MTUs, queue lengths on one host.
+fn one_host(cases: &mut Vec<Case>) {
+    let mut add = |pingpong| cases.push(exchange(Net::Lo, Who::Root, pingpong));
+    for size in [2, 3, 7, 1023, 1025, 4095, 4097, 65_535, 65_536, 1_000_001] {
+        let count = if size > 65_536 { 100 } else { 1000 };
+        add(PingPong {
+            size,
+            count,
+            ..DEFAULT
+        });
+    }
+    for mtu in [256, 512, 2048, 4096] {
+        add(PingPong { mtu, ..DEFAULT });
+        add(PingPong {
+            mtu,
+            size: 100_001,
+            ..DEFAULT
+        });
+    }
+    for size in [1, 65_537] {
+        add(PingPong {
+            size,
+            events: true,
+            ..DEFAULT
+        });
+    }
+    add(PingPong {
+        count: 10_000,
+        ..DEFAULT
+    });
+    add(PingPong {
+        count: 10_000,
+        events: true,
+        ..DEFAULT
+    });
+    add(PingPong {
+        receives: Some(1),
+        ..DEFAULT
+    });
+    add(PingPong {
+        receives: Some(1),
+        size: 65_536,
+        ..DEFAULT
+    });
+}
+
+/// Two network namespaces with a broker in each.
+fn two_hosts(cases: &mut Vec<Case>) {
+    for (interface, mtu) in [(1500, 1024), (9000, 4096)] {
+        let all = [
+            PingPong { gid: 0, ..DEFAULT },
+            PingPong { gid: 1, ..DEFAULT },
+            PingPong { gid: 2, ..DEFAULT },
+            PingPong { size: 1, ..DEFAULT },
+            PingPong {
+                size: 65_537,
+                ..DEFAULT
+            },
+            PingPong {
+                size: 1 << 20,
+                count: 100,
+                ..DEFAULT
+            },
+            PingPong {
+                size: 65_536,
+                gid: 2,
+                events: true,
+                ..DEFAULT
+            },
+            PingPong {
+                count: 10_000,
+                ..DEFAULT
+            },
+        ];
+        let net = Net::Veth(interface);
+        cases.extend(all.map(|pingpong| exchange(net, Who::Root, PingPong { mtu, ..pingpong })));
+        cases.push(case(net, Who::Root, "twin", scenes::twin));
+    }
+}
+
+/// The same over a network that loses, repeats, turns around and damages.
+fn faults(cases: &mut Vec<Case>) {
+    for net in [Net::Lo, Net::Veth(1500)] {
+        for seed in 1..=3 {
+            let all = [
+                PingPong { size: 1, ..DEFAULT },
+                DEFAULT,
+                PingPong {
+                    size: 65_536,
+                    count: 200,
+                    ..DEFAULT
+                },
+                PingPong {
+                    size: 1 << 20,
+                    count: 20,
+                    ..DEFAULT
+                },
+            ];
+            for pingpong in all {
+                let plan = format!("{FAULTS},seed={seed}");
+                let name = format!("faults/seed={seed},{pingpong}");
+                cases.push(case(net, Who::Root, &name, move |world| {
+                    scenes::pingpong(world, &pingpong, &[("SOFTRDMA_FAULTS", &plan)])
+                }));
+            }
+        }
+    }
+}
+
+fn exchange(net: Net, who: Who, pingpong: PingPong) -> Case {
+    case(net, who, &pingpong.to_string(), move |world| {
+        scenes::pingpong(world, &pingpong, &[])
+    })
+}
+
+fn case(
+    net: Net,
+    who: Who,
+    what: &str,
+    run: impl Fn(&World) -> Result<()> + Send + Sync + 'static,
+) -> Case {
+    let net_name = match net {
+        Net::Lo => "lo".to_string(),
+        Net::Veth(mtu) => format!("veth{mtu}"),
+    };
+    let who_name = match who {
+        Who::Root => "root",
+        Who::User => "user",
+        Who::UserNamespace => "userns",
+    };
+    // programs have a guard of their own; this one is for what goes wrong beyond them
+    let guard = GUARD * 3;
+    Case {
+        name: format!("{net_name}/{who_name}/{what}"),
+        who,
+        net,
+        guard,
+        run: Box::new(run),
+    }
+}

@@ -1,0 +1,167 @@
+//! The network inside of a sandbox, with a configured link on each host.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::softrdma;
+use crate::process::{Local, Running};
+
+/// What joins the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Net {
+    /// Both are on one host and use its `lo`.
+    Lo,
+    /// Two hosts, each with a broker of its own, joined by a veth pair of this MTU.
+    Veth(u32),
+}
+
+/// A host: where to start a program, and what its device is called.
+pub struct Host {
+    /// Its network namespace, if it is not our own.
+    pub namespace: Option<&'static str>,
+    /// Name of the device, for `-d`.
+    pub device: &'static str,
+    /// Name of the interface below.
+    pub interface: &'static str,
+    /// An address for TCP, by which the other end can reach it.
+    pub address: &'static str,
+}
+
+/// Two ends; on `lo` they are the same host.
+pub struct World {
+    /// Where servers run.
+    pub server: Host,
+    /// Where clients run.
+    pub client: Host,
+}
+
+const LOOPBACK: Host = Host {
+    namespace: None,
+    device: "rxe_lo",
+    interface: "lo",
+    address: "127.0.0.1",
+};
+
+impl World {
+    /// Makes the network and its links.
+    pub fn build(net: Net) -> Result<Self> {
+        let world = match net {
+            Net::Lo => World {
+                server: LOOPBACK,
+                client: LOOPBACK,
+            },
+            Net::Veth(mtu) => Self::two_hosts(mtu)?,
+        };
+        world.server.add_link()?;
+        if net != Net::Lo {
+            world.client.add_link()?;
+        }
+        Ok(world)
+    }
+
+    fn two_hosts(mtu: u32) -> Result<Self> {
+        let host = |namespace, device, interface, address| Host {
+            namespace: Some(namespace),
+            device,
+            interface,
+            address,
+        };
+        let world = World {
+            server: host("left", "rxe_left", "veth_left", "10.77.0.1"),
+            client: host("right", "rxe_right", "veth_right", "10.77.0.2"),
+        };
+        ip("netns add left")?;
+        ip("netns add right")?;
+        ip("link add veth_left netns left type veth peer name veth_right netns right")?;
+        for (host, number) in [(&world.server, 1), (&world.client, 2)] {
+            let interface = host.interface;
+            // addresses that work at once, without the test for duplicates
+            let dad = format!("echo 0 > /proc/sys/net/ipv6/conf/{interface}/accept_dad");
+            succeed(
+                Command::new("ip")
+                    .args(["netns", "exec"])
+                    .args(host.namespace)
+                    .args(["sh", "-c", dad.as_str()]),
+            )?;
+            let namespace = host.namespace.unwrap_or_default();
+            ip(&format!("-n {namespace} link set lo up"))?;
+            ip(&format!("-n {namespace} link set {interface} mtu {mtu} up"))?;
+            ip(&format!(
+                "-n {namespace} address add 10.77.0.{number}/24 dev {interface}"
+            ))?;
+            ip(&format!(
+                "-n {namespace} address add fd77::{number}/64 dev {interface}"
+            ))?;
+        }
+        Ok(world)
+    }
+}
+
+impl Host {
+    /// Starts a program as it is, without our libraries.
+    pub fn start_plain(&self, argv: &[&str], environment: &[(&str, &str)]) -> Result<Local> {
+        let mut whole: Vec<&str> = Vec::new();
+        if let Some(namespace) = self.namespace {
+            whole.extend(["ip", "netns", "exec", namespace]);
+        }
+        whole.extend(argv);
+        println!("$ {}", spell(&whole, environment));
+        Local::start(Path::new("/run/out"), &whole, environment)
+    }
+
+    /// Starts a program under `softrdma run`.
+    pub fn start(&self, argv: &[&str], environment: &[(&str, &str)]) -> Result<Local> {
+        let command = softrdma().display().to_string();
+        let mut whole = vec![command.as_str(), "run", "--"];
+        whole.extend(argv);
+        self.start_plain(&whole, environment)
+    }
+
+    /// Runs a program under `softrdma run` to its good end and returns what it printed.
+    pub fn output(&self, argv: &[&str]) -> Result<String> {
+        let ended = self.start(argv, &[])?.wait()?;
+        super::succeeded(argv.first().unwrap_or(&"nothing"), &ended)?;
+        print!("{}", ended.output);
+        Ok(ended.output)
+    }
+
+    /// Makes its device.
+    pub fn add_link(&self) -> Result<()> {
+        let command = softrdma().display().to_string();
+        let argv = [
+            &command,
+            "link",
+            "add",
+            self.device,
+            "type",
+            "rxe",
+            "netdev",
+            self.interface,
+        ];
+        let ended = self.start_plain(&argv, &[])?.wait()?;
+        super::succeeded("link add", &ended)
+    }
+}
+
+fn spell(argv: &[&str], environment: &[(&str, &str)]) -> String {
+    let variables = environment
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    variables
+        .chain(argv.iter().map(ToString::to_string))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Runs `ip` with these arguments.
+pub fn ip(arguments: &str) -> Result<()> {
+    succeed(Command::new("ip").args(arguments.split(' ')))
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("{command:?}"))?;
+    ensure!(status.success(), "{command:?}: {status}");
+    Ok(())
+}
