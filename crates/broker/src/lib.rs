@@ -1,1 +1,27 @@
 //! The daemon that leases socket slots, its protocol and its client.
+//!
+//! One broker for each network namespace and user. It knows the links (RDMA devices on network
+//! interfaces) and owns the group of UDP sockets behind port 4791, of which every program gets one:
+//! its *slot*. Packets never pass through it.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`client`] | what programs call |
+//! | [`protocol`] | the messages |
+//! | [`link`] | links, GID tables |
+//! | [`server`] | the broker |
+//! | [`spawn`] | finding and starting it |
+//! | [`who`] | who may talk to whom |
+
+pub mod client;
+pub mod link;
+pub mod protocol;
+pub mod server;
+pub mod spawn;
+mod transport;
+pub mod who;
+
+pub use client::{CallError, Client, ConnectError, ConnectOptions, Lease};
+pub use link::{GidEntry, LinkInfo, LinkKind, PhysicalState, PortState};
+pub use protocol::{Changes, Event, Holder, PROTOCOL_VERSION, Refusal, Status};
+pub use server::{Config, Server, ServerError};

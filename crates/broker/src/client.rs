@@ -1,0 +1,669 @@
+//! The client: what a program and the command line ask of the broker.
+//!
+//! No thread and no buffering of its own: a call sends one record and waits for one, with a guard
+//! against a broker that hangs. Calls and events have separate connections, so that whoever watches
+//! [`Client::as_fd`] for events (or for the end of the broker) never meets an answer.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use rustix::process::geteuid;
+
+use crate::{
+    link::LinkInfo,
+    protocol::{
+        Answer, Call, Event, Greeting, Holder, PROTOCOL_VERSION, ROCE_PORT, Refusal, Reply,
+        Request, Status, control_name, decode, encode, own_pid, steer_name,
+    },
+    spawn,
+    transport::{Connection, Received},
+    who::{self, IdMap, Peer, describe_uid},
+};
+
+/// Names the user whose broker to use; only root can use somebody else's.
+pub const OWNER_VARIABLE: &str = "SOFTRDMA_BROKER_UID";
+
+/// A broker that was started and is not there after this may have met the end of another one that
+/// still had the address: start again.
+const RESTART_AFTER: Duration = Duration::from_secs(3);
+
+/// How to find, or start, a broker.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Start one if none runs.
+    pub start: bool,
+    /// Open a connection for [`Client::events`].
+    pub subscribe: bool,
+    /// The library that this code is in: the broker program is in the `bin` folder beside its
+    /// folder, unless `SOFTRDMA_BIN` names another.
+    pub library: Option<PathBuf>,
+    /// The broker program, before all other places.
+    pub program: Option<PathBuf>,
+    /// Distinguishes brokers of one network namespace; by default the user's id.
+    pub instance: Option<String>,
+    /// UDP port of a broker that is started here.
+    pub port: u16,
+    /// Bounds connecting, and each call. A lease may take several seconds while slots or the port
+    /// become free.
+    pub timeout: Duration,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            start: true,
+            subscribe: false,
+            library: None,
+            program: None,
+            instance: None,
+            port: ROCE_PORT,
+            timeout: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No broker runs, and none was to be started.
+    #[error("no softrdma broker is running")]
+    NotRunning,
+    /// No broker runs, and its program was not found.
+    #[error(
+        "no softrdma broker is running and its program was not found (looked for {}): start your \
+         program with `softrdma run`, or set SOFTRDMA_BIN to the softrdma command",
+        list(.looked_for)
+    )]
+    NoProgram {
+        /// The places.
+        looked_for: Vec<PathBuf>,
+    },
+    /// The program could not be started.
+    #[error("cannot start the softrdma broker {}: {cause}", .program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// What happened.
+        cause: std::io::Error,
+    },
+    /// It was started, and did not answer.
+    #[error("the softrdma broker did not answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// This process has no user id in its namespace.
+    #[error(
+        "uid {uid} is not mapped in this user namespace, so nobody here can be told from anybody \
+         else: make the namespace with a mapping, such as `unshare -r`"
+    )]
+    Unmapped {
+        /// What the kernel shows instead of the id.
+        uid: u32,
+    },
+    /// The broker's socket belongs to another user.
+    #[error(
+        "the softrdma broker at this address belongs to {}: root may use it with \
+         SOFTRDMA_BROKER_UID={uid}; else use a network namespace of your own, such as `unshare -rn`",
+        describe_uid(*.uid)
+    )]
+    Stranger {
+        /// The owner.
+        uid: u32,
+    },
+    /// The broker belongs to somebody whom this user namespace does not know.
+    #[error(
+        "the softrdma broker of this network namespace belongs to a user outside of this user \
+         namespace: use a network namespace of your own, such as `unshare -rn`"
+    )]
+    Outsider,
+    /// The broker refuses.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A system call failed.
+    #[error("{attempt}: {cause}")]
+    System {
+        /// What was attempted.
+        attempt: &'static str,
+        /// What the kernel said.
+        cause: io::Errno,
+    },
+}
+
+impl ConnectError {
+    /// The error number for C.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NotRunning | Self::NoProgram { .. } => libc::ENODEV,
+            Self::Start { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
+            Self::Timeout(_) => libc::ETIMEDOUT,
+            Self::Unmapped { .. } | Self::Stranger { .. } | Self::Outsider => libc::EACCES,
+            Self::Refused(refusal) => refusal.errno(),
+            Self::System { cause, .. } => cause.raw_os_error(),
+        }
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The broker refuses.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The broker has ended: everything leased from it is void.
+    #[error("the softrdma broker has ended")]
+    Lost,
+    /// The broker did not answer.
+    #[error("the softrdma broker did not answer")]
+    Timeout,
+    /// The broker said something else than was asked.
+    #[error("the softrdma broker sent a malformed answer: {0}")]
+    Malformed(String),
+    /// A system call failed.
+    #[error("talking to the softrdma broker: {0}")]
+    System(io::Errno),
+}
+
+impl CallError {
+    /// The error number for C.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Refused(refusal) => refusal.errno(),
+            Self::Lost => libc::ENODEV,
+            Self::Timeout => libc::ETIMEDOUT,
+            Self::Malformed(_) => libc::EPROTO,
+            Self::System(errno) => errno.raw_os_error(),
+        }
+    }
+}
+
+/// A leased slot. Dropping it closes this process's descriptors; the slot itself is given back by
+/// [`Client::release_slot`], or by the end of the connection or of the process.
+#[derive(Debug)]
+pub struct Lease {
+    /// The top byte of the QPNs that may be used, 1 to 255.
+    pub slot: u8,
+    /// The member of the group that gets this slot's packets. Never connect it.
+    pub receive: OwnedFd,
+    /// A unix datagram socket, where other processes pass on packets of this slot that reached
+    /// them; it brings the sender's credentials, and only one's own uid is to be believed.
+    pub steer: OwnedFd,
+    steer_prefix: String,
+}
+
+impl Lease {
+    /// The abstract name of the steering socket of any slot of this broker.
+    pub fn steer_name(&self, slot: u8) -> String {
+        steer_name(&self.steer_prefix, slot)
+    }
+}
+
+/// A connection to the broker. Calls from several threads take turns.
+#[derive(Debug)]
+pub struct Client {
+    calls: Mutex<Calls>,
+    /// For watching: the connection of events, else a duplicate of the one of calls.
+    watch: Connection,
+    subscribed: bool,
+    broker: Greeting,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Calls {
+    connection: Connection,
+    next_id: u64,
+}
+
+impl Client {
+    /// Connects to the broker of this user and network namespace, starting it if need be.
+    pub fn connect(options: &ConnectOptions) -> Result<Self, ConnectError> {
+        let deadline = Instant::now() + options.timeout;
+        let (name, judge) = address(options)?;
+        let (connection, broker) = match open(&name, &judge, deadline)? {
+            Some(opened) => opened,
+            None if options.start && judge.owner == geteuid().as_raw() => {
+                start_and_open(options, &name, &judge, deadline)?
+            }
+            None => return Err(ConnectError::NotRunning),
+        };
+        let calls = Calls {
+            connection,
+            next_id: 1,
+        };
+        let watch = if options.subscribe {
+            let (connection, _) = open(&name, &judge, deadline)?.ok_or(ConnectError::NotRunning)?;
+            let mut events = Calls {
+                connection,
+                next_id: 1,
+            };
+            events
+                .call(Request::Subscribe, options.timeout)
+                .map_err(|error| match error {
+                    CallError::Refused(refusal) => ConnectError::Refused(refusal),
+                    CallError::System(cause) => ConnectError::System {
+                        attempt: "subscribe",
+                        cause,
+                    },
+                    CallError::Lost => ConnectError::NotRunning,
+                    CallError::Timeout | CallError::Malformed(_) => {
+                        ConnectError::Timeout(options.timeout)
+                    }
+                })?;
+            events.connection
+        } else {
+            calls
+                .connection
+                .duplicate()
+                .map_err(|cause| ConnectError::System {
+                    attempt: "duplicate the connection to the softrdma broker",
+                    cause,
+                })?
+        };
+        Ok(Self {
+            calls: Mutex::new(calls),
+            watch,
+            subscribed: options.subscribe,
+            broker,
+            timeout: options.timeout,
+        })
+    }
+
+    /// All links, oldest first.
+    pub fn links(&self) -> Result<Vec<LinkInfo>, CallError> {
+        let names = match self.call(Request::Links)?.0 {
+            Reply::Names(names) => names,
+            other => return Err(unexpected(&other)),
+        };
+        let mut links = Vec::with_capacity(names.len());
+        for name in names {
+            match self.link(&name) {
+                Ok(link) => links.push(link),
+                // deleted since the names were given
+                Err(CallError::Refused(Refusal::NoSuchLink { .. })) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(links)
+    }
+
+    /// One link.
+    pub fn link(&self, name: &str) -> Result<LinkInfo, CallError> {
+        link_of(self.call(Request::Link { name: name.into() })?.0)
+    }
+
+    /// Makes a link of type `kind` on `netdev`; with `keep` the broker stays for it when nobody is
+    /// connected.
+    pub fn add_link(
+        &self,
+        name: &str,
+        kind: &str,
+        netdev: &str,
+        keep: bool,
+    ) -> Result<LinkInfo, CallError> {
+        let (name, kind, netdev) = (name.into(), kind.into(), netdev.into());
+        link_of(
+            self.call(Request::LinkAdd {
+                name,
+                kind,
+                netdev,
+                keep,
+            })?
+            .0,
+        )
+    }
+
+    /// Takes a link away that nobody uses.
+    pub fn delete_link(&self, name: &str) -> Result<(), CallError> {
+        self.done(Request::LinkDelete { name: name.into() })
+    }
+
+    /// Says that this process has the device open: its link cannot be deleted until
+    /// [`Self::end_use`] was called as often.
+    pub fn begin_use(&self, name: &str) -> Result<(), CallError> {
+        self.done(Request::LinkUse {
+            name: name.into(),
+            using: true,
+        })
+    }
+
+    /// Ends what [`Self::begin_use`] began.
+    pub fn end_use(&self, name: &str) -> Result<(), CallError> {
+        self.done(Request::LinkUse {
+            name: name.into(),
+            using: false,
+        })
+    }
+
+    /// A slot of one's own. Waits some seconds if slots or the port are about to become free.
+    pub fn lease_slot(&self) -> Result<Lease, CallError> {
+        let (reply, descriptors) = self.call(Request::LeaseSlot)?;
+        let Reply::Lease { slot, steer_prefix } = reply else {
+            return Err(unexpected(&reply));
+        };
+        let [receive, steer]: [OwnedFd; 2] = descriptors.try_into().map_err(|got: Vec<_>| {
+            CallError::Malformed(format!("a lease with {} descriptors", got.len()))
+        })?;
+        Ok(Lease {
+            slot,
+            receive,
+            steer,
+            steer_prefix,
+        })
+    }
+
+    /// Gives a slot back; close its descriptors first.
+    pub fn release_slot(&self, slot: u8) -> Result<(), CallError> {
+        self.done(Request::ReleaseSlot { slot })
+    }
+
+    /// Who has which slot.
+    pub fn slot_holders(&self) -> Result<Vec<Holder>, CallError> {
+        match self.call(Request::SlotHolders)?.0 {
+            Reply::Holders(holders) => Ok(holders),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Keeps broker and links as long as this process lives, also through `exec`.
+    pub fn hold(&self) -> Result<(), CallError> {
+        self.done(Request::Hold)
+    }
+
+    /// What the broker says of itself.
+    pub fn status(&self) -> Result<Status, CallError> {
+        match self.call(Request::Status)?.0 {
+            Reply::Status(status) => Ok(status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks the broker to end; whoever still uses it loses its devices.
+    pub fn shut_down(&self) -> Result<(), CallError> {
+        self.done(Request::Shutdown)
+    }
+
+    /// The broker's greeting: its process and release of the protocol.
+    pub fn broker(&self) -> &Greeting {
+        &self.broker
+    }
+
+    /// News of links since the last time, without waiting; `Lost` when the broker has ended.
+    /// Nothing without [`ConnectOptions::subscribe`].
+    pub fn events(&self) -> Result<Vec<Event>, CallError> {
+        let mut events = Vec::new();
+        if !self.subscribed {
+            // records on this connection are answers, and somebody waits for them
+            return if self.watch.has_ended() {
+                Err(CallError::Lost)
+            } else {
+                Ok(events)
+            };
+        }
+        loop {
+            match self.watch.try_receive().map_err(CallError::System)? {
+                Received::Record { bytes, .. } => {
+                    events.push(decode(&bytes).map_err(CallError::Malformed)?);
+                }
+                Received::Nothing => return Ok(events),
+                Received::End if events.is_empty() => return Err(CallError::Lost),
+                Received::End => return Ok(events),
+            }
+        }
+    }
+
+    fn call(&self, request: Request) -> Result<(Reply, Vec<OwnedFd>), CallError> {
+        // a thread that panicked between sending and receiving leaves an answer behind, which the
+        // number of the next call sorts out
+        let mut calls = self
+            .calls
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        calls.call(request, self.timeout)
+    }
+
+    fn done(&self, request: Request) -> Result<(), CallError> {
+        match self.call(request)?.0 {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl AsFd for Client {
+    /// Readable when [`Client::events`] has something: an event, or the end of the broker.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+}
+
+impl Calls {
+    fn call(
+        &mut self,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<(Reply, Vec<OwnedFd>), CallError> {
+        let deadline = Instant::now() + timeout;
+        let id = self.next_id;
+        self.next_id += 1;
+        self.connection
+            .send(&encode(&Call { id, request }), &[])
+            .map_err(lost_or)?;
+        loop {
+            let answer = match self.connection.receive(deadline).map_err(lost_or)? {
+                Received::Record { bytes, descriptors } => {
+                    let answer: Answer = decode(&bytes).map_err(CallError::Malformed)?;
+                    (answer, descriptors)
+                }
+                Received::End => return Err(CallError::Lost),
+                Received::Nothing => return Err(CallError::Timeout),
+            };
+            match answer {
+                (Answer { id: of, result }, descriptors) if of == id => {
+                    return Ok((result?, descriptors));
+                }
+                // the late answer to a call that was given up
+                _ => {}
+            }
+        }
+    }
+}
+
+fn lost_or(errno: io::Errno) -> CallError {
+    match errno {
+        io::Errno::PIPE | io::Errno::CONNRESET => CallError::Lost,
+        other => CallError::System(other),
+    }
+}
+
+fn link_of(reply: Reply) -> Result<LinkInfo, CallError> {
+    match reply {
+        Reply::Link(link) => Ok(link),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(reply: &Reply) -> CallError {
+    CallError::Malformed(format!("unexpected {reply:?}"))
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    if paths.is_empty() {
+        return "nothing, no place is known".into();
+    }
+    let names: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    names.join(", ")
+}
+
+/// How to judge who is at the other end.
+struct Judge {
+    /// Whose broker is wanted, as this namespace numbers users.
+    owner: u32,
+    map: IdMap,
+    overflow: u32,
+}
+
+impl Judge {
+    fn check(&self, peer: u32) -> Result<(), ConnectError> {
+        match who::judge(peer, self.owner, &self.map, self.overflow) {
+            Peer::Own | Peer::Root => Ok(()),
+            Peer::Stranger => Err(ConnectError::Stranger { uid: peer }),
+            Peer::Outsider => Err(ConnectError::Outsider),
+        }
+    }
+}
+
+/// The abstract name of the broker's socket, and who may be behind it.
+fn address(options: &ConnectOptions) -> Result<(String, Judge), ConnectError> {
+    let own = geteuid().as_raw();
+    let map = IdMap::of_this_process();
+    if map.outside(own).is_none() {
+        return Err(ConnectError::Unmapped { uid: own });
+    }
+    let chosen = spawn::trusted_variable(OWNER_VARIABLE).and_then(|text| text.parse().ok());
+    let owner = chosen.unwrap_or(own);
+    let instance = options
+        .instance
+        .clone()
+        .unwrap_or_else(|| default_instance(owner, &map));
+    Ok((
+        control_name(&instance),
+        Judge {
+            owner,
+            map,
+            overflow: who::overflow_uid(),
+        },
+    ))
+}
+
+/// The user's id as the parent namespace has it: so a program in a user namespace of its own, in
+/// the network namespace of its user, finds the broker of its user.
+pub(crate) fn default_instance(uid: u32, map: &IdMap) -> String {
+    map.outside(uid).unwrap_or(uid).to_string()
+}
+
+/// Connects and greets; `None` if nobody is there.
+fn open(
+    name: &str,
+    judge: &Judge,
+    deadline: Instant,
+) -> Result<Option<(Connection, Greeting)>, ConnectError> {
+    let system = |attempt| move |cause| ConnectError::System { attempt, cause };
+    let connection = match Connection::connect(name) {
+        Ok(connection) => connection,
+        Err(io::Errno::CONNREFUSED | io::Errno::NOENT) => return Ok(None),
+        Err(cause) => return Err(system("connect to the softrdma broker")(cause)),
+    };
+    let peer = connection
+        .peer()
+        .map_err(system("read the credentials of the broker"))?;
+    judge.check(peer.uid)?;
+
+    let greeting = Greeting {
+        version: PROTOCOL_VERSION,
+        pid: own_pid(),
+        program: program_name(),
+        refused: None,
+    };
+    // where the kernel or a filter has no pidfd for us, the broker gets its own
+    let pidfd = io::poll::pidfd(own_pid()).ok();
+    let descriptors: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
+    let received = connection
+        .send(&encode(&greeting), &descriptors)
+        .and_then(|()| connection.receive(deadline));
+    let bytes = match received {
+        Ok(Received::Record { bytes, .. }) => bytes,
+        // it ended this very moment: as if it had not been there
+        Ok(Received::End) | Err(io::Errno::PIPE | io::Errno::CONNRESET) => return Ok(None),
+        Ok(Received::Nothing) => {
+            return Err(ConnectError::System {
+                attempt: "wait for the greeting of the softrdma broker",
+                cause: io::Errno::TIMEDOUT,
+            });
+        }
+        Err(cause) => return Err(system("greet the softrdma broker")(cause)),
+    };
+    let broker: Greeting = decode(&bytes).map_err(|detail| Refusal::Malformed { detail })?;
+    if broker.version != PROTOCOL_VERSION {
+        return Err(ConnectError::Refused(Refusal::VersionMismatch {
+            broker: broker.version,
+            client: PROTOCOL_VERSION,
+            broker_pid: if peer.pid > 0 { peer.pid } else { broker.pid },
+        }));
+    }
+    match broker.refused {
+        Some(refusal) => Err(ConnectError::Refused(refusal)),
+        None => Ok(Some((connection, broker))),
+    }
+}
+
+/// Starts the broker and connects to it. Several programs may do so at once: one of their brokers
+/// gets the address, the others end, and all programs end up with the one.
+fn start_and_open(
+    options: &ConnectOptions,
+    name: &str,
+    judge: &Judge,
+    deadline: Instant,
+) -> Result<(Connection, Greeting), ConnectError> {
+    const FIRST_PAUSE: Duration = Duration::from_millis(2);
+    const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+    let program = find_program(options)?;
+    let arguments = start_arguments(options);
+    loop {
+        spawn::start(&program, &arguments).map_err(|cause| ConnectError::Start {
+            program: program.clone(),
+            cause,
+        })?;
+        let again_at = Instant::now() + RESTART_AFTER;
+        let mut pause = FIRST_PAUSE;
+        while Instant::now() < again_at {
+            if let Some(opened) = open(name, judge, deadline)? {
+                return Ok(opened);
+            }
+            if Instant::now() >= deadline {
+                return Err(ConnectError::Timeout(options.timeout));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+fn find_program(options: &ConnectOptions) -> Result<PathBuf, ConnectError> {
+    let looked_for: Vec<PathBuf> = options
+        .program
+        .clone()
+        .into_iter()
+        .chain(spawn::candidates(options.library.as_deref()))
+        .collect();
+    match looked_for.iter().find(|path| is_program(path)) {
+        Some(program) => Ok(program.clone()),
+        None => Err(ConnectError::NoProgram { looked_for }),
+    }
+}
+
+fn is_program(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok() && path.is_file()
+}
+
+fn start_arguments(options: &ConnectOptions) -> Vec<String> {
+    let mut arguments = Vec::new();
+    if options.port != ROCE_PORT {
+        arguments.extend(["--port".to_owned(), options.port.to_string()]);
+    }
+    if let Some(instance) = &options.instance {
+        arguments.extend(["--instance".to_owned(), instance.clone()]);
+    }
+    arguments
+}
+
+/// The name that messages call this process by.
+fn program_name() -> String {
+    std::fs::read_to_string("/proc/self/comm")
+        .map(|name| name.trim_end().to_owned())
+        .unwrap_or_else(|_| "?".into())
+}

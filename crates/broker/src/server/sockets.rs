@@ -1,0 +1,132 @@
+//! The sockets behind the slots: the UDP group, and a steering socket for each slot in use.
+//!
+//! None of them is ever closed: closing a member of the group would shift the indices of others.
+//! The broker keeps a descriptor of each, so packets of a process that was killed stay readable,
+//! and are drained before the next one gets the slot.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use io::{Errno, fdpass::DatagramSocket, udp};
+
+use super::port::describe_holders;
+use crate::protocol::{SLOT_BYTE_OFFSET, SLOT_COUNT, steer_name, steer_prefix};
+
+/// Datagrams taken from a slot in one go; the next turn of the loop takes more.
+const DRAIN_MAX: usize = 1024;
+
+/// The UDP group and the steering sockets.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    port: u16,
+    steer_prefix: String,
+    group: Option<udp::Group>,
+    /// Why there is no group.
+    problem: Option<String>,
+    steering: Vec<Option<DatagramSocket>>,
+    repairs: u64,
+    buffer: Vec<u8>,
+}
+
+impl Sockets {
+    pub(super) fn new(port: u16, instance: &str) -> Self {
+        Self {
+            port,
+            steer_prefix: steer_prefix(instance),
+            group: None,
+            problem: None,
+            steering: (0..SLOT_COUNT).map(|_| None).collect(),
+            repairs: 0,
+            buffer: vec![0; udp::RECEIVE_BUFFER],
+        }
+    }
+
+    pub(super) fn steer_prefix(&self) -> &str {
+        &self.steer_prefix
+    }
+
+    pub(super) fn repairs(&self) -> u64 {
+        self.repairs
+    }
+
+    /// Why the port is not open.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// Opens the group if it is not; `true` if that is done now. The group begins with a bind
+    /// that shares the port with nobody, so sockets that outlived another broker are in the way.
+    pub(super) fn open(&mut self) -> bool {
+        if self.group.is_some() {
+            return false;
+        }
+        match udp::Group::open(self.port, SLOT_COUNT, SLOT_BYTE_OFFSET) {
+            Ok(group) => {
+                self.group = Some(group);
+                self.problem = None;
+                true
+            }
+            Err(error) => {
+                self.problem = Some(match error {
+                    udp::OpenError::Taken { port } => describe_holders(port),
+                    other => other.to_string(),
+                });
+                false
+            }
+        }
+    }
+
+    pub(super) fn receive(&self, slot: u8) -> Option<BorrowedFd<'_>> {
+        self.group.as_ref()?.socket(usize::from(slot))
+    }
+
+    /// Throws away what waits at a slot; says how many datagrams that was.
+    pub(super) fn drain(&mut self, slot: u8) -> Result<usize, Errno> {
+        let mut drained = 0;
+        if let Some(group) = &self.group {
+            let mut socket = group.receiver(usize::from(slot))?;
+            while drained < DRAIN_MAX && socket.receive(&mut self.buffer)?.is_some() {
+                drained += 1;
+            }
+        }
+        if let Some(steering) = &self.steering[usize::from(slot)] {
+            while drained < DRAIN_MAX && steering.receive(&mut self.buffer)?.is_some() {
+                drained += 1;
+            }
+        }
+        Ok(drained)
+    }
+
+    /// The steering socket of a slot, made when it is first wanted.
+    pub(super) fn steering(&mut self, slot: u8) -> Result<BorrowedFd<'_>, Errno> {
+        let entry = &mut self.steering[usize::from(slot)];
+        if entry.is_none() {
+            let name = steer_name(&self.steer_prefix, slot);
+            *entry = Some(DatagramSocket::bind(name.as_bytes())?);
+        }
+        entry.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
+    }
+
+    /// Looks whether the kernel still steers by slot, and repairs that: a process that got a
+    /// socket can detach the program.
+    pub(super) fn check_steering(&mut self) {
+        let Some(group) = &mut self.group else {
+            return;
+        };
+        match group.probe(&mut self.buffer, |_, _| {}) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.repairs += 1;
+                match group.reattach() {
+                    Ok(()) => tracing::warn!("the steering program was gone and is back"),
+                    Err(error) => tracing::error!(%error, "cannot repair the steering"),
+                }
+            }
+            // lo is down, for example: then nothing arrives by that way either
+            Err(errno) => tracing::debug!(%errno, "cannot probe the steering"),
+        }
+    }
+}
