@@ -1,0 +1,151 @@
+//! The answers of everything that is not implemented: one table.
+//!
+//! Each function is exported under its name and ignores its arguments, which every C calling
+//! convention in question allows; the return value fits the widest type of its group. A function
+//! leaves this table by being written elsewhere: the linker refuses two of one name, and
+//! `--no-undefined-version` refuses a name of the maps that is nowhere.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+
+use libc::{ENODEV, ENOSYS, EOPNOTSUPP};
+
+use crate::errno::Errno;
+
+/// `answer(errno) { names }`, where `answer` is
+/// * `errno`: the error number is returned, and also in `errno`;
+/// * `null`: NULL, with `errno`;
+/// * `minus_one`: −1 in any integer width, with `errno`;
+/// * `zero()`: 0, the documented answer of a device that does not have the feature;
+/// * `nothing()`: no value.
+macro_rules! defaults {
+    ($($answer:ident $errno:tt { $($name:ident),* $(,)? })*) => {
+        $($(defaults!(@ $answer $errno $name);)*)*
+    };
+    (@ errno($errno:ident) $name:ident) => {
+        #[doc = concat!("Not implemented: returns `", stringify!($errno), "`.")]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> c_int {
+            Errno($errno).set()
+        }
+    };
+    (@ null($errno:ident) $name:ident) => {
+        #[doc = concat!("Not implemented: NULL with `", stringify!($errno), "`.")]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> *mut c_void {
+            Errno($errno).set();
+            ptr::null_mut()
+        }
+    };
+    (@ minus_one($errno:ident) $name:ident) => {
+        #[doc = concat!("Not implemented: −1 with `", stringify!($errno), "`.")]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> isize {
+            Errno($errno).set();
+            -1
+        }
+    };
+    (@ zero() $name:ident) => {
+        #[doc = "Not implemented: 0, which says so."]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> c_int {
+            0
+        }
+    };
+    (@ nothing() $name:ident) => {
+        #[doc = "Not implemented; nothing to return."]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() {}
+    };
+}
+
+// Verbs that later releases of this library, or none, will offer.
+defaults! {
+    null(EOPNOTSUPP) {
+        ibv_alloc_buf, ibv_alloc_dmah, ibv_create_comp_cntr, ibv_import_device, ibv_import_dm,
+        ibv_import_mr, ibv_import_pd, ibv_reg_buf_mr, ibv_reg_dmabuf_mr, ibv_reg_mr_ex,
+        ibv_create_ah, ibv_create_ah_from_wc, ibv_create_srq,
+    }
+    errno(EOPNOTSUPP) {
+        ibv_attach_mcast, ibv_dealloc_dmah, ibv_destroy_ah, ibv_destroy_comp_cntr,
+        ibv_destroy_srq, ibv_detach_mcast, ibv_free_buf, ibv_inc_comp_cntr, ibv_inc_err_comp_cntr,
+        ibv_modify_srq, ibv_qp_attach_comp_cntr, ibv_query_ece, ibv_query_port_speed,
+        ibv_query_srq, ibv_read_comp_cntr, ibv_read_err_comp_cntr, ibv_set_comp_cntr, ibv_set_ece,
+        ibv_set_err_comp_cntr, _ibv_query_comp_cntr_caps,
+    }
+    minus_one(EOPNOTSUPP) { ibv_dm_export_dmabuf_fd, ibv_export_buf_dmabuf_fd }
+    zero() { ibv_query_qp_data_in_order }
+    nothing() { ibv_register_driver, ibv_unimport_dm, ibv_unimport_mr, ibv_unimport_pd }
+}
+
+// What the vendor libraries of release 44 are linked to. On a device that is not theirs they
+// register a driver and perhaps log; the rest is never reached.
+defaults! {
+    null(EOPNOTSUPP) { _verbs_init_and_alloc_context, verbs_open_device }
+    errno(EOPNOTSUPP) {
+        execute_ioctl, ibv_cmd_advise_mr, ibv_cmd_alloc_dm, ibv_cmd_alloc_mw, ibv_cmd_alloc_pd,
+        ibv_cmd_attach_mcast, ibv_cmd_close_xrcd, ibv_cmd_create_ah, ibv_cmd_create_counters,
+        ibv_cmd_create_cq, ibv_cmd_create_cq_ex, ibv_cmd_create_flow,
+        ibv_cmd_create_flow_action_esp, ibv_cmd_create_qp, ibv_cmd_create_qp_ex,
+        ibv_cmd_create_qp_ex2, ibv_cmd_create_rwq_ind_table, ibv_cmd_create_srq,
+        ibv_cmd_create_srq_ex, ibv_cmd_create_wq, ibv_cmd_dealloc_mw, ibv_cmd_dealloc_pd,
+        ibv_cmd_dereg_mr, ibv_cmd_destroy_ah, ibv_cmd_destroy_counters, ibv_cmd_destroy_cq,
+        ibv_cmd_destroy_flow, ibv_cmd_destroy_flow_action, ibv_cmd_destroy_qp,
+        ibv_cmd_destroy_rwq_ind_table, ibv_cmd_destroy_srq, ibv_cmd_destroy_wq,
+        ibv_cmd_detach_mcast, ibv_cmd_free_dm, ibv_cmd_get_context, ibv_cmd_modify_cq,
+        ibv_cmd_modify_flow_action_esp, ibv_cmd_modify_qp, ibv_cmd_modify_qp_ex,
+        ibv_cmd_modify_srq, ibv_cmd_modify_wq, ibv_cmd_open_qp, ibv_cmd_open_xrcd,
+        ibv_cmd_poll_cq, ibv_cmd_post_recv, ibv_cmd_post_send, ibv_cmd_post_srq_recv,
+        ibv_cmd_query_context, ibv_cmd_query_device, ibv_cmd_query_device_any, ibv_cmd_query_mr,
+        ibv_cmd_query_port, ibv_cmd_query_qp, ibv_cmd_query_srq, ibv_cmd_read_counters,
+        ibv_cmd_reg_dm_mr, ibv_cmd_reg_dmabuf_mr, ibv_cmd_reg_mr, ibv_cmd_req_notify_cq,
+        ibv_cmd_rereg_mr, ibv_cmd_resize_cq,
+    }
+    minus_one(EOPNOTSUPP) { ibv_read_ibdev_sysfs_file }
+    zero() { __ioctl_final_num_attrs }
+    nothing() {
+        __verbs_log, verbs_init_cq, verbs_register_driver_34, verbs_set_ops, verbs_uninit_context,
+    }
+}
+
+// The connection manager and its sockets. ENOSYS is also what the kernel's answers without its CM.
+defaults! {
+    null(ENOSYS) { softrdma_rdma_create_event_channel, softrdma_rdma_get_devices }
+    minus_one(ENOSYS) {
+        softrdma_rdma_accept, softrdma_rdma_ack_cm_event, softrdma_rdma_bind_addr,
+        softrdma_rdma_connect, softrdma_rdma_create_ep, softrdma_rdma_create_id,
+        softrdma_rdma_create_qp, softrdma_rdma_create_qp_ex, softrdma_rdma_create_srq,
+        softrdma_rdma_create_srq_ex, softrdma_rdma_destroy_id, softrdma_rdma_disconnect,
+        softrdma_rdma_establish, softrdma_rdma_get_cm_event, softrdma_rdma_get_remote_ece,
+        softrdma_rdma_get_request, softrdma_rdma_getaddrinfo, softrdma_rdma_init_qp_attr,
+        softrdma_rdma_join_multicast, softrdma_rdma_join_multicast_ex,
+        softrdma_rdma_leave_multicast, softrdma_rdma_listen, softrdma_rdma_migrate_id,
+        softrdma_rdma_notify, softrdma_rdma_query_addrinfo, softrdma_rdma_reject,
+        softrdma_rdma_reject_ece, softrdma_rdma_resolve_addr, softrdma_rdma_resolve_addrinfo,
+        softrdma_rdma_resolve_route, softrdma_rdma_set_local_ece, softrdma_rdma_set_option,
+        softrdma_rdma_write_cm_event,
+    }
+    zero() { softrdma_rdma_get_dst_port, softrdma_rdma_get_src_port }
+    nothing() {
+        softrdma_rdma_destroy_ep, softrdma_rdma_destroy_event_channel, softrdma_rdma_destroy_qp,
+        softrdma_rdma_destroy_srq, softrdma_rdma_free_devices, softrdma_rdma_freeaddrinfo,
+    }
+    minus_one(ENOSYS) {
+        softrdma_raccept, softrdma_rbind, softrdma_rclose, softrdma_rconnect, softrdma_repoll_create,
+        softrdma_repoll_ctl, softrdma_repoll_wait, softrdma_rfcntl, softrdma_rgetpeername,
+        softrdma_rgetsockname, softrdma_rgetsockopt, softrdma_riomap, softrdma_riounmap,
+        softrdma_riowrite, softrdma_rlisten, softrdma_rpoll, softrdma_rread, softrdma_rreadv,
+        softrdma_rrecv, softrdma_rrecvfrom, softrdma_rrecvmsg, softrdma_rselect, softrdma_rsend,
+        softrdma_rsendmsg, softrdma_rsendto, softrdma_rsetsockopt, softrdma_rshutdown,
+        softrdma_rsocket, softrdma_rwrite, softrdma_rwritev,
+    }
+}
+
+// Until the device is there: no device.
+defaults! {
+    null(ENODEV) { ibv_open_device, ibv_get_device_list, ibv_alloc_pd, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_create_comp_channel, ibv_create_cq, ibv_create_qp, ibv_get_device_name, ibv_qp_to_qp_ex, ibv_get_sysfs_path }
+    errno(ENODEV) { ibv_close_device, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_query_device, ibv_query_port, ibv_query_gid, ibv_query_pkey, ibv_query_qp, ibv_modify_qp, ibv_rereg_mr, ibv_resize_cq, ibv_get_pkey_index, _ibv_query_gid_ex, _ibv_query_gid_table, ibv_fork_init, ibv_is_fork_initialized, ibv_dontfork_range, ibv_dofork_range, ibv_init_ah_from_wc, ibv_resolve_eth_l2_from_gid, ibv_get_device_index, ibv_get_device_guid, softrdma_query_gid_type, softrdma_completion_descriptor, softrdma_async_descriptor }
+    minus_one(ENODEV) { ibv_read_sysfs_file }
+    zero() { softrdma_take_completion_event, softrdma_take_async_event }
+    nothing() { ibv_ack_async_event, ibv_ack_cq_events, ibv_free_device_list }
+}

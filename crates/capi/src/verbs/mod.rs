@@ -1,0 +1,4 @@
+//! The entry points of `libibverbs.so.1`.
+
+mod kern;
+mod text;
