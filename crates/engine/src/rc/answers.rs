@@ -332,6 +332,3 @@ fn send<H: Host>(
     };
     out.push(common.path, origin, header, &[], spans);
 }
-
-#[cfg(test)]
-mod tests;

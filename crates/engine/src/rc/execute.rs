@@ -11,8 +11,9 @@ use crate::completion::{CompletionOpcode, WorkCompletion};
 use crate::host::{CompletionSink, Host, Memory};
 use crate::qp::Common;
 use crate::rc::answers::{Answer, ReadAnswer};
+use crate::rc::refusal::Refusal;
 use crate::rc::resources::{Resource, Source};
-use crate::rc::responder::{Admitted, Message, Refusal, Responder, Target};
+use crate::rc::responder::{Admitted, Message, Responder, Target};
 
 impl Responder {
     /// Executes a request with the expected PSN and answers it.

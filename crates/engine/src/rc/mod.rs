@@ -2,5 +2,6 @@
 
 mod answers;
 mod execute;
+mod refusal;
 mod resources;
 pub mod responder;

@@ -9,12 +9,13 @@ use wire::{AtomicEth, Attached, Msn, NakCode, Operation, Packet, Psn, Reth, Synd
 
 use crate::access::{Access, Grant, MemoryRange};
 use crate::burst::Burst;
-use crate::completion::{CompletionOpcode, Status, WorkCompletion};
+use crate::completion::{CompletionOpcode, WorkCompletion};
 use crate::event::AsyncEvent;
 use crate::host::{CompletionSink, Host, Memory, ReceiveSource, ReceiveWqe};
 use crate::outcome::{DropReason, Outcome};
 use crate::qp::{Common, State};
 use crate::rc::answers::{Answer, Answers, ReadAnswer};
+use crate::rc::refusal::Refusal;
 use crate::rc::resources::{Resources, Source};
 use crate::time::Instant;
 
@@ -77,25 +78,6 @@ pub(super) enum Admitted {
     Read(Source),
     /// The word may be changed.
     Atomic(Grant, AtomicEth),
-}
-
-/// Why a request is not executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// No receive is posted: the requester shall come again.
-    NotReady,
-    /// The request makes no sense here, or is not enabled.
-    InvalidRequest,
-    /// A SEND is longer than its receive.
-    TooLong,
-    /// The key, range or rights of the requester do not fit, or the mapping behind them is gone.
-    RemoteAccess,
-    /// An element of the receive is not covered by its key, or the mapping behind it is gone.
-    LocalProtection,
-    /// The key of a SEND with Invalidate cannot be invalidated; all else of it was done.
-    CannotInvalidate,
-    /// The completion queue is full.
-    Overrun,
 }
 
 /// What became of a request.
@@ -363,16 +345,15 @@ impl Responder {
         refusal: Refusal,
     ) -> Handled {
         let psn = packet.bth().psn;
-        match refusal {
-            Refusal::NotReady => {
-                // what is in flight behind this packet is no gap of its own
-                self.is_gap_reported = true;
-                common.counters.sent_rnr_naks += 1;
-                self.acknowledge(common, psn, rnr_nak(common.attributes.min_rnr_timer));
-                return Handled::fine(Outcome::Delivered);
-            }
-            Refusal::CannotInvalidate if !packet.bth().ack_request => {}
-            _ => self.acknowledge(common, psn, refusal.syndrome()),
+        let syndrome = refusal.syndrome(common.attributes.min_rnr_timer);
+        if refusal != Refusal::CannotInvalidate || packet.bth().ack_request {
+            self.acknowledge(common, psn, syndrome);
+        }
+        if refusal == Refusal::NotReady {
+            // what is in flight behind this packet is no gap of its own
+            self.is_gap_reported = true;
+            common.counters.sent_rnr_naks += 1;
+            return Handled::fine(Outcome::Delivered);
         }
         self.message = Message::Between;
         let event = match self.receive.take() {
@@ -389,7 +370,7 @@ impl Responder {
                     .err()
                     .map(|_| AsyncEvent::Fatal(common.index()))
             }
-            None => Some(refusal.event(common)),
+            None => Some(refusal.event(common.index())),
         };
         common.events.extend(event);
         Handled {
@@ -535,47 +516,6 @@ fn check_alignment(admitted: Admitted) -> Result<(), Refusal> {
             Err(Refusal::InvalidRequest)
         }
         _ => Ok(()),
-    }
-}
-
-fn rnr_nak(min_rnr_timer: u8) -> Syndrome {
-    const RNR_NAK: u8 = 0x20;
-    Syndrome::from_byte(RNR_NAK | (min_rnr_timer & 0x1f))
-}
-
-impl Refusal {
-    /// What the requester is told. spec: IBA 9.7.4, table 58
-    fn syndrome(self) -> Syndrome {
-        match self {
-            Self::InvalidRequest | Self::TooLong => Syndrome::Nak(NakCode::InvalidRequest),
-            Self::RemoteAccess => Syndrome::Nak(NakCode::RemoteAccess),
-            Self::NotReady | Self::LocalProtection | Self::Overrun => {
-                Syndrome::Nak(NakCode::RemoteOperational)
-            }
-            // as rdma_rxe does: the request itself was fine, and all its bytes arrived
-            Self::CannotInvalidate => Syndrome::ACK,
-        }
-    }
-
-    /// How the receive in hand completes. spec: IBA 11.6.2
-    fn status(self) -> Status {
-        match self {
-            Self::InvalidRequest | Self::CannotInvalidate => Status::RemoteInvalidRequest,
-            Self::TooLong => Status::LocalLength,
-            Self::RemoteAccess => Status::LocalAccess,
-            Self::LocalProtection => Status::LocalProtection,
-            Self::NotReady | Self::Overrun => Status::General,
-        }
-    }
-
-    /// What tells the program when there is no receive in hand. spec: IBA 11.6.3.1
-    fn event<H: Host>(self, common: &Common<H>) -> AsyncEvent {
-        let qp = common.index();
-        match self {
-            Self::InvalidRequest | Self::TooLong => AsyncEvent::RequestError(qp),
-            Self::RemoteAccess => AsyncEvent::AccessError(qp),
-            _ => AsyncEvent::Fatal(qp),
-        }
     }
 }
 
