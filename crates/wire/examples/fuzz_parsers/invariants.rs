@@ -1,0 +1,120 @@
+//! What holds for every input. Shared with the cargo-fuzz targets in `fuzz/` of the repository.
+
+use std::net::SocketAddrV4;
+
+use softrdma_wire::icrc::{self, Believe, PseudoHeader};
+use softrdma_wire::ip::Frame;
+use softrdma_wire::{Header, Opcode, Packet};
+
+/// Whether `input` is a packet, or what rule of the crate it broke. `buffer` is reused.
+pub fn check_packet(input: &[u8], buffer: &mut Vec<u8>, with_text: bool) -> Result<bool, String> {
+    match Packet::parse(input) {
+        Ok(packet) => {
+            check_emission(&packet, buffer)?;
+            if with_text && packet.to_string().is_empty() {
+                return Err("no line of text".to_owned());
+            }
+            Ok(true)
+        }
+        Err(error) if with_text && error.to_string().is_empty() => {
+            Err("an error without text".to_owned())
+        }
+        Err(_) => Ok(false),
+    }
+}
+
+/// Sealing and verifying agree, an identification is recovered, damage is seen. `word` chooses
+/// addresses, identification and the damaged bit.
+pub fn check_icrc(word: u64, packet: &mut [u8]) -> Result<(), String> {
+    let source = SocketAddrV4::new((word as u32).into(), (word >> 32) as u16);
+    let destination = SocketAddrV4::new([10, 0, 0, 2].into(), 4791);
+    let pseudo = PseudoHeader::v4(source, destination);
+    let identification = (word >> 48) as u16;
+    // any result is right for what came; it only has to come back
+    let _ = pseudo.recover(packet, identification, Believe::Any);
+    pseudo.seal(packet, identification);
+    let is_sealed = packet.len() >= icrc::PACKET_LENGTH_MIN;
+    let expected = is_sealed.then_some(identification);
+    let found = pseudo.recover(packet, 0, Believe::Any);
+    if found != expected {
+        return Err(format!(
+            "identification {identification} recovered as {found:?}"
+        ));
+    }
+    if is_sealed {
+        let bit = (word.rotate_left(29) % (8 * packet.len() as u64)) as usize;
+        packet[bit / 8] ^= 1 << (bit % 8);
+        let is_right = pseudo.verify(packet, identification);
+        packet[bit / 8] ^= 1 << (bit % 8);
+        if is_right != (bit / 8 == 4) {
+            return Err(format!("bit {bit} damaged, verifies: {is_right}"));
+        }
+    }
+    Ok(())
+}
+
+/// A frame made of the input is an error or is emitted again.
+pub fn check_frame(input: &[u8]) -> Result<bool, String> {
+    let Ok(frame) = Frame::parse(input) else {
+        return Ok(false);
+    };
+    let mut again = Vec::new();
+    match frame.emit_into(&mut again) {
+        Ok(()) if Frame::parse(&again) == Ok(frame) => Ok(true),
+        outcome => Err(format!("frame emitted again: {outcome:?}")),
+    }
+}
+
+/// What is written is read as the same packet, and differs from what was read in reserved bits only.
+fn check_emission(packet: &Packet<'_>, buffer: &mut Vec<u8>) -> Result<(), String> {
+    let headers = packet.header_repr();
+    buffer.clear();
+    headers.emit_into(buffer);
+    if buffer.len() != headers.emitted_length() {
+        return Err(format!(
+            "{} bytes of headers were announced",
+            headers.emitted_length()
+        ));
+    }
+    let original = &packet.bytes()[..buffer.len()];
+    for (at, (&read, &written)) in original.iter().zip(buffer.iter()).enumerate() {
+        if (read ^ written) & !reserved_bits(packet.opcode(), at) != 0 {
+            return Err(format!(
+                "byte {at} was {read:#04x} and is written {written:#04x}"
+            ));
+        }
+    }
+    buffer.extend_from_slice(&packet.bytes()[buffer.len()..]);
+    match Packet::parse(buffer) {
+        Ok(again) if again.header_repr() == headers && again.payload() == packet.payload() => {
+            Ok(())
+        }
+        Ok(again) => Err(format!("read again as {again}")),
+        Err(error) => Err(format!("not read again: {error}")),
+    }
+}
+
+/// The bits of byte `at` that a sender writes as 0 and a receiver ignores.
+fn reserved_bits(opcode: Opcode, at: usize) -> u8 {
+    match at {
+        4 => return 0x3f,
+        8 => return 0x7f,
+        _ => {}
+    }
+    let within = |header: Header| {
+        let offset = opcode.offset_of(header)?;
+        at.checked_sub(offset).filter(|&at| at < header.length())
+    };
+    if within(Header::Rdeth) == Some(0) || within(Header::Xrceth) == Some(0) {
+        return 0xff;
+    }
+    match within(Header::Feth) {
+        Some(3) => return 0xc0,
+        Some(_) => return 0xff,
+        None => {}
+    }
+    if within(Header::Deth) == Some(4) || within(Header::CnpReserved).is_some() {
+        return 0xff;
+    }
+    0
+}
