@@ -31,6 +31,7 @@ pub mod outcome;
 pub mod path;
 pub mod qp;
 pub mod rc;
+pub mod shard;
 pub mod time;
 
 pub use access::{
@@ -42,4 +43,5 @@ pub use event::AsyncEvent;
 pub use host::{CompletionSink, Host, Memory, ReceiveSource, ReceiveWqe};
 pub use outcome::{Counters, DropReason, Outcome};
 pub use path::{Path, PathIndex, PathMeta};
+pub use shard::{Config, CreateError, QpOptions, QpView, Shard};
 pub use time::Instant;

@@ -1,6 +1,8 @@
 //! The half of a queue pair that all transports share.
 
 pub mod attributes;
+pub mod flush;
+pub mod send_queue;
 pub mod state;
 pub mod transition;
 pub mod work_request;

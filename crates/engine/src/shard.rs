@@ -1,0 +1,540 @@
+//! A shard: all queue pairs of one slot, and the only way to drive them.
+//!
+//! Read first: the contract in the crate's page. The shard finds the queue pair that a packet is
+//! for, takes turns among those that have something to send, and keeps what they share: paths, what
+//! is in flight towards each destination, and deadlines.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use wire::{PKey, Packet, Qpn};
+
+use crate::access::{PdId, Span};
+use crate::burst::{Burst, Origin, QpIndex};
+use crate::event::AsyncEvent;
+use crate::host::Host;
+use crate::outcome::{Counters, DropReason, Outcome};
+use crate::path::{Path, PathIndex, PathMeta};
+use crate::qp::{
+    Attributes, Capabilities, Common, PostError, SendRequest, State, Transport, flush,
+};
+use crate::rc::window::{DestinationIndex, Destinations, WindowConfig};
+use crate::rc::{self, Pause, Rc, Timer, Turn};
+use crate::shard::paths::Paths;
+use crate::shard::timers::{Armed, Entry, Timers};
+use crate::time::Instant;
+
+mod modify;
+mod paths;
+mod timers;
+
+/// Packets of one queue pair before the next one has its turn: enough for a full run of 4 KiB
+/// packets, and for a third of one of small packets.
+const TURN_PACKETS: u32 = 32;
+
+/// Indices of a slot; the last one of the last slot would be the multicast QPN.
+const INDEX_MAX: u16 = 0xfffe;
+
+/// What a shard is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Top 8 bits of its QPNs.
+    pub slot: u8,
+    /// Bounds of what is in flight.
+    pub window: WindowConfig,
+    /// No acknowledgement timeout is shorter, whatever the queue pair says: a process that waits
+    /// for a core does not answer in microseconds. spec: IBA 9.7.6.1.3
+    pub timeout_min: Duration,
+}
+
+impl Config {
+    /// The defaults for a slot; timeouts of at least 4 ms, which is what the kernel's own device
+    /// rounds up to.
+    pub fn for_slot(slot: u8) -> Self {
+        Self {
+            slot,
+            window: WindowConfig::default(),
+            timeout_min: Duration::from_millis(4),
+        }
+    }
+}
+
+/// What a queue pair is made of.
+pub struct QpOptions<H: Host> {
+    /// Its transport.
+    pub transport: Transport,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Its sizes.
+    pub capabilities: Capabilities,
+    /// Whether every send completes with a completion.
+    pub signal_all: bool,
+    /// Completions of sends.
+    pub send_cq: H::Completions,
+    /// Completions of receives.
+    pub receive_cq: H::Completions,
+    /// Receives.
+    pub receives: H::Receives,
+}
+
+/// Why no queue pair was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateError {
+    /// The transport is not implemented.
+    Unsupported,
+    /// Every index of the slot is in use.
+    TooMany,
+}
+
+/// What `query` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpView {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its state.
+    pub state: State,
+    /// In SQD: whether work that was started is not complete yet.
+    pub is_draining: bool,
+    /// What `modify` set; `sq_psn` is the PSN that is sent next.
+    pub attributes: Attributes,
+    /// Its sizes.
+    pub capabilities: Capabilities,
+    /// What was counted.
+    pub counters: Counters,
+}
+
+/// One queue pair and what the shard knows about it.
+struct QueuePair<H: Host> {
+    common: Common<H>,
+    rc: Rc,
+    generation: u32,
+    /// From RTR on.
+    destination: Option<DestinationIndex>,
+    is_ready: bool,
+    is_waiting: bool,
+    armed: Armed,
+}
+
+impl<H: Host> QueuePair<H> {
+    /// Calls `f` with what it works on. Before RTR there is no destination, and an empty one does.
+    fn with_turn<R>(
+        &mut self,
+        destinations: &mut Destinations,
+        now: Instant,
+        memory: &H::Memory,
+        f: impl FnOnce(&mut Rc, &mut Turn<'_, H>) -> R,
+    ) -> R {
+        let mut nowhere = rc::window::Destination::nowhere();
+        let destination = match self.destination {
+            Some(index) => destinations.get_mut(index),
+            None => &mut nowhere,
+        };
+        let mut turn = Turn {
+            now,
+            common: &mut self.common,
+            destination,
+            memory,
+        };
+        f(&mut self.rc, &mut turn)
+    }
+}
+
+/// The queue pairs by index.
+///
+/// Indices that were never used come first, then those free for the longest time, so that late
+/// packets of a queue pair do not meet a new one.
+struct Places<H: Host> {
+    places: Vec<Option<Box<QueuePair<H>>>>,
+    first: u16,
+    free: VecDeque<QpIndex>,
+    generation: u32,
+}
+
+impl<H: Host> Places<H> {
+    fn new(slot: u8) -> Self {
+        Self {
+            places: Vec::new(),
+            first: if slot == 0 { 2 } else { 0 }, // QPN 0 and 1 are the management's
+            free: VecDeque::new(),
+            generation: 0,
+        }
+    }
+
+    fn allocate(&mut self) -> Option<QpIndex> {
+        let fresh = self.places.len() + usize::from(self.first);
+        if fresh <= usize::from(INDEX_MAX) {
+            self.places.push(None);
+            return Some(QpIndex(fresh as u16));
+        }
+        self.free.pop_front()
+    }
+
+    fn place(&self, index: QpIndex) -> Option<usize> {
+        index.0.checked_sub(self.first).map(usize::from)
+    }
+
+    fn get(&self, index: QpIndex) -> Option<&QueuePair<H>> {
+        self.places.get(self.place(index)?)?.as_deref()
+    }
+
+    fn get_mut(&mut self, index: QpIndex) -> Option<&mut QueuePair<H>> {
+        let place = self.place(index)?;
+        self.places.get_mut(place)?.as_deref_mut()
+    }
+
+    fn put(&mut self, index: QpIndex, qp: QueuePair<H>) {
+        if let Some(place) = self.place(index)
+            && let Some(empty) = self.places.get_mut(place)
+        {
+            *empty = Some(Box::new(qp));
+        }
+    }
+
+    fn take(&mut self, index: QpIndex) -> Option<Box<QueuePair<H>>> {
+        let place = self.place(index)?;
+        let qp = self.places.get_mut(place)?.take()?;
+        self.free.push_back(index);
+        Some(qp)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &QueuePair<H>> {
+        self.places.iter().flatten().map(Box::as_ref)
+    }
+}
+
+/// All queue pairs of a slot.
+pub struct Shard<H: Host> {
+    config: Config,
+    places: Places<H>,
+    paths: Paths,
+    destinations: Destinations,
+    timers: Timers,
+    /// Those that may have something to send, in the order of their turns.
+    ready: VecDeque<QpIndex>,
+    events: VecDeque<AsyncEvent>,
+    /// Counts of the queue pairs that are gone.
+    past: Counters,
+    /// Spans of the packet that is being made; kept for its memory.
+    spans: Vec<Span>,
+}
+
+impl<H: Host> Shard<H> {
+    /// A shard without queue pairs.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            places: Places::new(config.slot),
+            paths: Paths::default(),
+            destinations: Destinations::default(),
+            timers: Timers::default(),
+            ready: VecDeque::new(),
+            events: VecDeque::new(),
+            past: Counters::default(),
+            spans: Vec::new(),
+        }
+    }
+
+    /// Makes a queue pair, in RESET.
+    pub fn create_qp(&mut self, options: QpOptions<H>) -> Result<Qpn, CreateError> {
+        if options.transport != Transport::Rc {
+            return Err(CreateError::Unsupported);
+        }
+        let index = self.places.allocate().ok_or(CreateError::TooMany)?;
+        self.places.generation = self.places.generation.wrapping_add(1);
+        let qpn = Qpn::from_parts(self.config.slot, index.0);
+        let qp = QueuePair {
+            rc: Rc::new(&options.capabilities, &self.config),
+            common: Common {
+                qpn,
+                state: State::Reset,
+                attributes: Attributes::default(),
+                capabilities: options.capabilities,
+                pd: options.pd,
+                signal_all: options.signal_all,
+                path: PathIndex(0),
+                send_cq: options.send_cq,
+                receive_cq: options.receive_cq,
+                receives: options.receives,
+                events: Vec::new(),
+                counters: Counters::default(),
+            },
+            generation: self.places.generation,
+            destination: None,
+            is_ready: false,
+            is_waiting: false,
+            armed: Armed::default(),
+        };
+        self.places.put(index, qp);
+        Ok(qpn)
+    }
+
+    /// Takes a queue pair away, with all that was posted to it; there are no completions. False if
+    /// there is none.
+    pub fn destroy_qp(&mut self, index: QpIndex) -> bool {
+        self.leave(index);
+        let Some(qp) = self.places.take(index) else {
+            return false;
+        };
+        self.past.add(&qp.common.counters);
+        true
+    }
+
+    /// What is known about a queue pair.
+    pub fn query_qp(&self, index: QpIndex) -> Option<QpView> {
+        let QueuePair { common, rc, .. } = self.places.get(index)?;
+        let mut attributes = common.attributes;
+        attributes.state = common.state;
+        if rc::sends_requests(common.state) {
+            attributes.sq_psn = rc.requester.next_psn();
+        }
+        Some(QpView {
+            qpn: common.qpn,
+            state: common.state,
+            is_draining: common.state == State::SendQueueDrained && !rc.requester.is_drained(),
+            attributes,
+            capabilities: common.capabilities,
+            counters: common.counters,
+        })
+    }
+
+    /// Counts of all queue pairs, also of those that are gone.
+    pub fn counters(&self) -> Counters {
+        let mut sum = self.past;
+        for qp in self.places.iter() {
+            sum.add(&qp.common.counters);
+        }
+        sum
+    }
+
+    /// The path of packets in a burst.
+    pub fn path(&self, index: PathIndex) -> Option<&Path> {
+        self.paths.get(index)
+    }
+
+    /// Posts a send. In the error state it is accepted and flushed at once.
+    pub fn post_send(
+        &mut self,
+        index: QpIndex,
+        request: &SendRequest<'_>,
+    ) -> Result<(), PostError> {
+        let qp = self.places.get_mut(index).ok_or(PostError::NoQueuePair)?;
+        match qp.common.state {
+            State::ReadyToSend | State::SendQueueDrained => qp.rc.requester.queue.push(request)?,
+            State::Error | State::SendQueueError => {
+                qp.rc.requester.queue.check(request)?;
+                flush::flush_send(&qp.common, request);
+            }
+            State::Reset | State::Init | State::ReadyToReceive => {
+                return Err(PostError::WrongState);
+            }
+        }
+        self.make_ready(index);
+        Ok(())
+    }
+
+    /// Sends that were posted to a queue pair and are not complete; 0 if there is none such.
+    pub fn send_outstanding(&self, index: QpIndex) -> usize {
+        self.places
+            .get(index)
+            .map_or(0, |qp| qp.rc.requester.queue.len() as usize)
+    }
+
+    /// Flushes the receives that were posted to a queue pair in the error state. To be called after
+    /// each such post; does nothing in other states.
+    pub fn flush_receives(&mut self, index: QpIndex) {
+        if let Some(qp) = self.places.get(index)
+            && qp.common.state == State::Error
+        {
+            flush::flush_receives(&qp.common);
+        }
+    }
+
+    /// Takes a packet whose ICRC was checked.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        meta: &PathMeta,
+        memory: &H::Memory,
+    ) -> Outcome {
+        let destination = packet.bth().destination;
+        if destination.slot() != self.config.slot {
+            return Outcome::Foreign;
+        }
+        let index = QpIndex(destination.index());
+        let Some(qp) = self.places.get_mut(index) else {
+            return Outcome::Dropped(DropReason::UnknownQp);
+        };
+        if let Err(reason) = admit(&qp.common, packet, meta) {
+            return Outcome::Dropped(reason);
+        }
+        qp.common.counters.received_packets += 1;
+        let outcome = qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
+            rc.handle_packet(turn, packet)
+        });
+        self.after(index);
+        outcome
+    }
+
+    /// Lets timers fire.
+    pub fn handle_timeout(&mut self, now: Instant, memory: &H::Memory) {
+        while let Some(entry) = self.timers.pop_due(now) {
+            let Some(qp) = self.places.get_mut(entry.qp) else {
+                continue;
+            };
+            if qp.generation != entry.generation || !qp.armed.disarm(&entry) {
+                continue;
+            }
+            let is_due = qp
+                .rc
+                .requester
+                .deadline(entry.timer)
+                .is_some_and(|deadline| deadline <= now);
+            if is_due {
+                qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
+                    rc.handle_timer(turn, entry.timer);
+                });
+            }
+            self.after(entry.qp);
+        }
+    }
+
+    /// When `handle_timeout` must be called at the latest; it may turn out to be too early.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.earliest()
+    }
+
+    /// Fills `out`, one queue pair after another; what does not fit stays ready.
+    pub fn poll_transmit(&mut self, now: Instant, memory: &H::Memory, out: &mut Burst) {
+        while !out.is_full() {
+            let Some(index) = self.ready.pop_front() else {
+                break;
+            };
+            let Some(qp) = self.places.get_mut(index) else {
+                continue;
+            };
+            qp.is_ready = false;
+            let mut quota = TURN_PACKETS;
+            let spans = &mut self.spans;
+            let pause = qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
+                rc.poll_transmit(turn, spans, out, &mut quota)
+            });
+            if pause == Pause::Window
+                && !qp.is_waiting
+                && let Some(destination) = qp.destination
+            {
+                qp.is_waiting = true;
+                self.destinations.get_mut(destination).wait(index);
+            }
+            self.conclude(index);
+            if pause == Pause::Busy {
+                self.make_ready(index);
+            }
+        }
+    }
+
+    /// A packet of the last burst could not be gathered: its memory is gone.
+    pub fn transmit_failed(&mut self, now: Instant, origin: Origin, memory: &H::Memory) {
+        if let Some(qp) = self.places.get_mut(origin.qp) {
+            qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
+                rc.transmit_failed(turn, origin);
+            });
+            self.after(origin.qp);
+        }
+    }
+
+    /// The oldest event that was not given out.
+    pub fn poll_event(&mut self) -> Option<AsyncEvent> {
+        self.events.pop_front()
+    }
+
+    /// Panics if a queue pair contradicts itself; for tests.
+    pub fn assert_invariants(&self) {
+        for qp in self.places.iter() {
+            qp.rc.requester.assert_invariants();
+        }
+    }
+
+    /// Something happened to a queue pair: it may have something to send now.
+    fn after(&mut self, index: QpIndex) {
+        self.conclude(index);
+        self.make_ready(index);
+    }
+
+    /// Collects events, arms timers, and wakes who waits for what was released.
+    fn conclude(&mut self, index: QpIndex) {
+        let Some(qp) = self.places.get_mut(index) else {
+            return;
+        };
+        self.events.extend(qp.common.events.drain(..));
+        for timer in Timer::ALL {
+            if let Some(at) = qp.rc.requester.deadline(timer) {
+                let entry = Entry {
+                    at,
+                    qp: index,
+                    generation: qp.generation,
+                    timer,
+                };
+                self.timers.arm(&mut qp.armed, entry);
+            }
+        }
+        if let Some(destination) = qp.destination {
+            self.wake(destination);
+        }
+    }
+
+    /// Makes the first one ready that waits for room towards a destination, if there is room. Its
+    /// turn wakes the next one.
+    fn wake(&mut self, destination: DestinationIndex) {
+        while let Some(index) = self.destinations.get_mut(destination).wake() {
+            let Some(qp) = self.places.get_mut(index) else {
+                continue;
+            };
+            if !qp.is_waiting || qp.destination != Some(destination) {
+                continue; // it is another queue pair by now
+            }
+            qp.is_waiting = false;
+            self.make_ready(index);
+            break;
+        }
+    }
+
+    fn make_ready(&mut self, index: QpIndex) {
+        if let Some(qp) = self.places.get_mut(index)
+            && !qp.is_ready
+        {
+            qp.is_ready = true;
+            self.ready.push_back(index);
+        }
+    }
+}
+
+/// Whether a packet is for this queue pair and its state takes it, in the standard's order.
+/// spec: IBA 9.6.1
+fn admit<H: Host>(
+    common: &Common<H>,
+    packet: &Packet<'_>,
+    meta: &PathMeta,
+) -> Result<(), DropReason> {
+    let bth = packet.bth();
+    if bth.opcode.transport() != wire::Transport::Rc {
+        return Err(DropReason::WrongTransport);
+    }
+    let is_taken = if bth.opcode.is_response() {
+        rc::sends_requests(common.state)
+    } else {
+        common.state.receives_requests()
+    };
+    if !is_taken {
+        return Err(DropReason::WrongState);
+    }
+    let path = &common.attributes.path;
+    let is_here = path.interface == 0 || meta.interface == 0 || path.interface == meta.interface;
+    if path.remote != meta.source || path.local != meta.destination || !is_here {
+        return Err(DropReason::WrongAddress);
+    }
+    if !bth.pkey.matches(PKey::DEFAULT) {
+        return Err(DropReason::BadPKey);
+    }
+    Ok(())
+}
