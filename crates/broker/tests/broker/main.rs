@@ -1,0 +1,5 @@
+//! The broker and its client over real sockets.
+
+mod leases;
+mod life;
+mod support;
