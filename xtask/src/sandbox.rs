@@ -42,6 +42,7 @@ mkdir -m 1777 /run/out
 printf '%s\n' "$2" | while read -r file; do cp "$file" /run/; done
 chmod -R a+rX /run
 shift 2
+cd /
 "$@" # not exec: the first process of a namespace has to collect orphans, a shell does
 exit $?"#;
 
