@@ -6,8 +6,9 @@
 //!
 //! The idea: a CRC is linear. All packets from one address and port to another share their IP and UDP
 //! headers but for two lengths and the IPv4 identification, so [`PseudoHeader`] keeps the state for
-//! zeros there and [`PseudoHeader::seed`] adds what the real values contribute, from tables. In the
-//! other direction a receiver that cannot see the identification computes with a guess; the difference
+//! zeros there and [`PseudoHeader::seed`] adds what the real values contribute, from tables. The fifth
+//! byte of the BTH is masked in the same way, so the packet is run over once, where it lies. In the other
+//! direction a receiver that cannot see the identification computes with a guess; the difference
 //! from the received ICRC, with the effect of the bytes that follow undone, must have only the 16 bits
 //! of that field set.
 
@@ -178,15 +179,11 @@ impl Seed {
     /// The ICRC of a packet from its BTH to its pad; on the wire with the low byte first.
     #[inline]
     pub fn finish(self, covered: &[u8]) -> u32 {
-        let state = match covered.split_first_chunk::<{ Bth::LENGTH }>() {
-            Some((bth, rest)) => {
-                let mut bth = *bth;
-                bth[NOT_COVERED] = 0xff;
-                crc::update(crc::update_bth(self.0, &bth), rest)
-            }
-            None => crc::update(self.0, covered), // not a packet; a checksum like any other
-        };
-        !state
+        // without a fifth byte it is no packet, but a checksum like any other
+        let mask = covered
+            .get(NOT_COVERED)
+            .map_or(0, |&byte| field::mask_of_bth(byte));
+        !crc::update(self.0 ^ mask, covered)
     }
 }
 

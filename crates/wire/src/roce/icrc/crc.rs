@@ -1,97 +1,94 @@
-//! CRC-32 of Ethernet: long runs by `crc32fast`, short ones by tables.
+//! CRC-32 of Ethernet as a register that runs in both directions.
 //!
-//! A state here is the plain register: all ones to start, not inverted at the end. `crc32fast` goes
-//! byte by byte through what is shorter than 64 bytes; headers and small messages are most packets, so
-//! those take 16, 4 and 1 bytes a step from tables of our own.
+//! A state here is the plain register: all ones to start, not inverted at the end. Running over bytes
+//! is `crc32fast`'s work. Differences of states run by themselves, because the CRC is linear: a
+//! difference `bytes` earlier or later is a product with a power of x modulo the polynomial.
 
 /// The polynomial, lowest power in the highest bit.
-pub(super) const POLYNOMIAL: u32 = 0xedb8_8320;
+const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// From here on the vector code of `crc32fast` is faster.
-const BULK_LENGTH: usize = 128;
-
-/// `TABLES[n][b]`: what byte `b` does to the state after `n` more bytes.
-static TABLES: [[u32; 256]; 16] = tables();
+/// The polynomial 1; the highest bit is the lowest power.
+const ONE: u32 = 1 << 31;
 
 /// The state after `bytes`.
 #[inline]
 pub(super) fn update(state: u32, bytes: &[u8]) -> u32 {
-    if bytes.len() >= BULK_LENGTH {
-        // crc32fast inverts the register at either end
-        let mut hasher = crc32fast::Hasher::new_with_initial(!state);
-        hasher.update(bytes);
-        !hasher.finalize()
-    } else {
-        update_short(state, bytes)
-    }
+    // crc32fast inverts the register at either end
+    let mut hasher = crc32fast::Hasher::new_with_initial(!state);
+    hasher.update(bytes);
+    !hasher.finalize()
 }
 
-/// The state after a BTH.
-#[inline]
-pub(super) fn update_bth(state: u32, bth: &[u8; 12]) -> u32 {
-    step(state, bth)
-}
-
-fn update_short(mut state: u32, mut bytes: &[u8]) -> u32 {
-    while let Some((chunk, rest)) = bytes.split_first_chunk::<16>() {
-        state = step(state, chunk);
-        bytes = rest;
-    }
-    while let Some((chunk, rest)) = bytes.split_first_chunk::<4>() {
-        state = step(state, chunk);
-        bytes = rest;
-    }
-    for &byte in bytes {
-        state = step(state, &[byte]);
-    }
-    state
-}
-
-/// The state after `N` bytes, 1 or 4 to 16, all looked up at once.
-#[inline(always)]
-fn step<const N: usize>(state: u32, bytes: &[u8; N]) -> u32 {
-    let before = state.to_le_bytes();
-    // what is left of the register if fewer bytes than it has were shifted in
-    let mut after = if N < 4 { state >> (8 * N as u32) } else { 0 };
-    for (index, &byte) in bytes.iter().enumerate() {
-        let byte = if index < 4 {
-            byte ^ before[index]
-        } else {
-            byte
-        };
-        after ^= TABLES[N - 1 - index][usize::from(byte)];
-    }
-    after
-}
-
-const fn tables() -> [[u32; 256]; 16] {
-    let mut tables = [[0; 256]; 16];
-    let mut byte = 0;
-    while byte < 256 {
-        tables[0][byte] = shift_byte(byte as u32);
-        byte += 1;
-    }
-    let mut n = 1;
-    while n < 16 {
-        let mut byte = 0;
-        while byte < 256 {
-            let before = tables[n - 1][byte];
-            tables[n][byte] = (before >> 8) ^ tables[0][(before & 0xff) as usize];
-            byte += 1;
-        }
-        n += 1;
-    }
-    tables
-}
-
-/// The state one zero byte later.
-pub(super) const fn shift_byte(mut state: u32) -> u32 {
+/// What a difference of states has become `bytes` bytes later.
+pub(super) const fn shift(mut difference: u32, bytes: usize) -> u32 {
     let mut bit = 0;
-    while bit < 8 {
-        state = (state >> 1) ^ if state & 1 != 0 { POLYNOMIAL } else { 0 };
+    while bit < 8 * bytes {
+        difference = times_x(difference);
         bit += 1;
     }
-    state
+    difference
+}
+
+/// What a difference of states was `bytes` bytes earlier, at most 65,535: times x^(-8·bytes).
+#[inline]
+pub(super) const fn unshift(difference: u32, bytes: usize) -> u32 {
+    let near = multiply(difference, UNSHIFT_BY_1[bytes % 256]);
+    match bytes / 256 % 256 {
+        0 => near,
+        far => multiply(near, UNSHIFT_BY_256[far]),
+    }
+}
+
+/// `UNSHIFT_BY_1[n]`: x^(-8·n).
+static UNSHIFT_BY_1: [u32; 256] = powers(unshift_byte(ONE));
+/// `UNSHIFT_BY_256[n]`: x^(-8·256·n).
+static UNSHIFT_BY_256: [u32; 256] = {
+    let powers_of_byte = powers(unshift_byte(ONE));
+    powers(multiply(powers_of_byte[255], powers_of_byte[1]))
+};
+
+const fn powers(base: u32) -> [u32; 256] {
+    let mut powers = [ONE; 256];
+    let mut n = 1;
+    while n < 256 {
+        powers[n] = multiply(powers[n - 1], base);
+        n += 1;
+    }
+    powers
+}
+
+/// One byte earlier. Where the highest bit is set the polynomial was subtracted on the way: its own
+/// highest bit is set, and a shifted register's never is.
+const fn unshift_byte(mut difference: u32) -> u32 {
+    let mut bit = 0;
+    while bit < 8 {
+        difference = if difference >> 31 != 0 {
+            ((difference ^ POLYNOMIAL) << 1) | 1
+        } else {
+            difference << 1
+        };
+        bit += 1;
+    }
+    difference
+}
+
+/// The product of two polynomials modulo the CRC's.
+#[inline]
+const fn multiply(mut a: u32, b: u32) -> u32 {
+    // From the lowest power of b (its highest bit) on; without branches, since the bits are random.
+    let mut product = 0;
+    let mut bit = 32;
+    while bit > 0 {
+        bit -= 1;
+        product ^= a & ((b >> bit) & 1).wrapping_neg();
+        a = times_x(a);
+    }
+    product
+}
+
+#[inline]
+const fn times_x(a: u32) -> u32 {
+    (a >> 1) ^ (POLYNOMIAL & (a & 1).wrapping_neg())
 }
 
 #[cfg(test)]
@@ -99,22 +96,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agrees_with_crc32fast_at_every_length_and_split() {
-        let bytes: Vec<u8> = (0..300_u32).map(|i| (i * 7 + i / 3) as u8).collect();
-        for length in 0..bytes.len() {
-            let expected = crc32fast::hash(&bytes[..length]);
-            assert_eq!(!update(!0, &bytes[..length]), expected, "{length} bytes");
-            let split = length / 3;
-            let first = update(!0, &bytes[..split]);
-            assert_eq!(!update(first, &bytes[split..length]), expected);
-        }
-        let bth: [u8; 12] = core::array::from_fn(|i| bytes[i]);
-        assert_eq!(!update_bth(!0, &bth), crc32fast::hash(&bth));
+    fn eight_bytes_of_ones_leave_the_documented_state() {
+        // what stands for the local routing header of native InfiniBand. spec: IBA 7.8.1
+        assert_eq!(update(!0, &[0xff; 8]), 0xdebb_20e3);
     }
 
     #[test]
-    fn eight_bytes_of_ones_leave_the_documented_state() {
-        // roce.md §4: the constant that replaces the local routing header
-        assert_eq!(update(!0, &[0xff; 8]), 0xdebb_20e3);
+    fn a_difference_runs_as_the_register_does_over_any_bytes() {
+        let bytes: Vec<u8> = (0..5000_u32).map(|i| (i * 7 + i / 3) as u8).collect();
+        for difference in [1, 0x8000_0000, 0xdead_beef] {
+            for length in [0, 1, 4, 255, 256, 257, 5000] {
+                let one = update(0x1234_5678, &bytes[..length]);
+                let other = update(0x1234_5678 ^ difference, &bytes[..length]);
+                assert_eq!(one ^ other, shift(difference, length), "{length} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn unshift_undoes_shift() {
+        for difference in [1, 0x8000_0000, 0xdead_beef, 0xffff_ffff] {
+            for bytes in [0, 1, 2, 24, 255, 256, 257, 1044, 4096, 65_535] {
+                let later = shift(difference, bytes);
+                assert_eq!(unshift(later, bytes), difference, "{bytes} bytes");
+            }
+        }
     }
 }

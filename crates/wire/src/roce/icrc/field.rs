@@ -1,9 +1,10 @@
-//! What a 16-bit field of the pseudo header does to the checksum, and back.
+//! What one field does to the checksum, and back.
 //!
 //! Where the fields are, counted from the eight bytes of ones: IPv4 total length 10, identification
 //! 12, UDP length 32, of 36 bytes; IPv6 payload length 12, UDP length 52, of 56.
 
-use super::crc::{POLYNOMIAL, shift_byte};
+use super::crc::{shift, unshift};
+use crate::roce::bth::NOT_COVERED;
 
 /// Bytes of the pseudo header with IPv4: ones, IPv4, UDP.
 pub(super) const V4_LENGTH: usize = 8 + 20 + 8;
@@ -64,16 +65,6 @@ impl Field {
     }
 }
 
-/// The state `bytes` zero bytes later.
-const fn shift(mut state: u32, bytes: usize) -> u32 {
-    let mut done = 0;
-    while done < bytes {
-        state = shift_byte(state);
-        done += 1;
-    }
-    state
-}
-
 /// The 16-bit value that, `following` bytes before the end (itself included), explains a difference of
 /// two checksums; `None` if no value does.
 #[inline]
@@ -84,79 +75,28 @@ pub(super) fn sixteen_bits_before(difference: u32, following: usize) -> Option<u
     Some(value.swap_bytes())
 }
 
-/// The state `bytes` zero bytes earlier: multiplied by x^(-8·bytes) modulo the polynomial.
+/// What the BTH's fifth byte changes by not being ones, as a difference of the state *before* the BTH:
+/// the byte enters the register's low bits four bytes later. So it is masked without a copy or a second
+/// run, whatever follows. By the byte XOR 0xff.
+static BTH_NOT_COVERED: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut value = 0;
+    while value < 256 {
+        table[value] = unshift(value as u32, NOT_COVERED);
+        value += 1;
+    }
+    table
+};
+
+/// What to add to the state before a BTH so that its fifth byte counts as ones.
 #[inline]
-fn unshift(state: u32, bytes: usize) -> u32 {
-    let low = multiply(state, UNSHIFT_BY_1[bytes % 256]);
-    match bytes / 256 % 256 {
-        0 => low,
-        high => multiply(low, UNSHIFT_BY_256[high]),
-    }
-}
-
-/// `UNSHIFT_BY_1[n]`: x^(-8·n).
-static UNSHIFT_BY_1: [u32; 256] = powers(unshift_byte(ONE));
-/// `UNSHIFT_BY_256[n]`: x^(-8·256·n).
-static UNSHIFT_BY_256: [u32; 256] = powers({
-    let powers = powers(unshift_byte(ONE));
-    multiply(powers[255], powers[1])
-});
-
-/// The polynomial 1; the highest bit is the lowest power.
-const ONE: u32 = 1 << 31;
-
-const fn powers(base: u32) -> [u32; 256] {
-    let mut powers = [ONE; 256];
-    let mut n = 1;
-    while n < 256 {
-        powers[n] = multiply(powers[n - 1], base);
-        n += 1;
-    }
-    powers
-}
-
-/// The state one zero byte earlier. Where the register's highest bit is set the polynomial was
-/// subtracted: its own highest bit always is.
-const fn unshift_byte(mut state: u32) -> u32 {
-    let mut bit = 0;
-    while bit < 8 {
-        state = if state >> 31 != 0 {
-            ((state ^ POLYNOMIAL) << 1) | 1
-        } else {
-            state << 1
-        };
-        bit += 1;
-    }
-    state
-}
-
-/// The product of two polynomials modulo the CRC's.
-#[inline]
-const fn multiply(mut a: u32, b: u32) -> u32 {
-    // From the lowest power of b (its highest bit) on; a is multiplied by x each time. No branches:
-    // the bits are as good as random.
-    let mut product = 0;
-    let mut bit = 32;
-    while bit > 0 {
-        bit -= 1;
-        product ^= a & ((b >> bit) & 1).wrapping_neg();
-        a = (a >> 1) ^ (POLYNOMIAL & (a & 1).wrapping_neg());
-    }
-    product
+pub(super) fn mask_of_bth(fifth_byte: u8) -> u32 {
+    BTH_NOT_COVERED[usize::from(fifth_byte ^ 0xff)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn unshift_undoes_shift() {
-        for state in [1, 0x8000_0000, 0xdead_beef, 0xffff_ffff] {
-            for bytes in [0, 1, 2, 24, 255, 256, 257, 1044, 4096, 65_535] {
-                assert_eq!(unshift(shift(state, bytes), bytes), state, "{bytes} bytes");
-            }
-        }
-    }
 
     #[test]
     fn every_value_of_a_field_is_found_again_and_only_those() {
