@@ -222,7 +222,7 @@ fn watched_broker(world: &World) -> Result<()> {
 
 /// A slot is not used again within a second of the death of who had it.
 fn slots(world: &World) -> Result<()> {
-    // When each slot's last owner was alive for certain; what it becomes later only adds to the wait.
+    // When each slot's last owner was alive for certain; its death came later.
     let mut last_seen: Vec<(u8, Instant)> = Vec::new();
     let exchange = PingPong {
         count: 1,

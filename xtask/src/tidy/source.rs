@@ -70,26 +70,21 @@ fn strangers(path: &Path, text: &str, breach: &mut impl FnMut(usize, &str)) {
     {
         breach(0, "a name that says nothing about what is in the file");
     }
-    let homes = [
-        concat!("/wo", "rk/"),
-        concat!("/ho", "me/"),
-        concat!("/ro", "ot/"),
+    let homes = [concat!("/wo", "rk/"), concat!("/ho", "me/")];
+    let words = [
+        concat!("fn ge", "t_"),
+        concat!("Man", "ager {"),
+        concat!("Man", "ager;"),
     ];
+    let usual = ["fn get_mut(", "fn get_or_"]; // of the standard library
+    let ours =
+        path.extension().is_some_and(|ending| ending == "rs") && !path.starts_with("crates/capi"); // C has names of its own
     for (number, line) in text.lines().enumerate() {
-        if homes.iter().any(|home| starts_a_path(line, home)) {
+        if homes.iter().any(|home| starts_a_path(line, home)) && !line.contains(":x:") {
             breach(number, "a path of one machine");
         }
-        let words = [
-            "fn get_",
-            concat!("struct Man", "ager"),
-            concat!("Man", "ager {"),
-        ];
-        if path.extension().is_some_and(|ending| ending == "rs")
-            && !path.starts_with("crates/capi")
-            && words
-                .iter()
-                .any(|word| line.contains(word) && !line.contains("\"fn get_\""))
-        {
+        let has = |words: &[&str]| words.iter().any(|word| line.contains(word));
+        if ours && has(&words) && !has(&usual) {
             breach(number, "a name without content: say what it gives or does");
         }
     }
@@ -124,9 +119,6 @@ fn rust(path: &Path, text: &str, breach: &mut impl FnMut(usize, &str)) {
         let code = line.trim_start();
         if code.starts_with("#[ignore]") {
             breach(number, "a test is ignored without a reason");
-        }
-        if code.starts_with("use ") && code.contains("::*;") && !code.contains("super::*") {
-            breach(number, "a glob import hides where names come from");
         }
     }
     let inside = MUST_NOT_PANIC.iter().any(|folder| path.starts_with(folder));
@@ -168,11 +160,16 @@ fn is_test_file(path: &Path) -> bool {
 
 /// Lines fit, but for those that cannot be broken: tables, links, and single long words.
 fn width(text: &str, prose: bool, breach: &mut impl FnMut(usize, &str)) {
-    let mut aligned = false; // a table that rustfmt leaves alone
+    let mut aligned: Option<usize> = None; // indentation of a table that rustfmt leaves alone
     for (number, line) in text.lines().enumerate() {
-        aligned |= line.trim() == "#[rustfmt::skip]";
-        aligned &= !matches!(line.trim(), "" | "];" | "}" | "]");
-        if aligned {
+        let indentation = line.len() - line.trim_start().len();
+        if line.trim() == "#[rustfmt::skip]" {
+            aligned = Some(indentation);
+        }
+        if aligned.is_some() {
+            if aligned == Some(indentation) && line.trim_start().starts_with(['}', ']']) {
+                aligned = None;
+            }
             continue;
         }
         let breakable = !(line.contains("http") || prose && is_table(line))
