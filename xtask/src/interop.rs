@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::guest::{self, Guest, Network};
+use crate::packages::{self, Purpose};
 use crate::process::Running;
-use crate::programs::{DEFAULT, Host, PingPong, Tally, Verdict, ip, matches};
+use crate::programs::{DEFAULT, Host, PingPong, ip, matches, succeeded};
 use crate::sandbox::{Sandbox, Who};
+use crate::tally::{Tally, Verdict};
 use crate::{dist, workspace};
 
 /// Which cases, and with what.
@@ -110,6 +112,18 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
         return Ok(Tally::default());
     }
     Tally::parse(&ended.output).with_context(|| format!("it ended with code {}", ended.code))
+}
+
+/// Why this machine cannot do it, if it cannot.
+pub fn missing() -> Option<String> {
+    let packages = packages::missing(&[Purpose::Guest, Purpose::Programs]);
+    if !packages.is_empty() {
+        return Some(format!("missing packages: {}", packages.join(" ")));
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return Some("no /dev/net/tun, which joins the guest to us".into());
+    }
+    Sandbox::missing()
 }
 
 /// Compiles `verbs_twin`; one binary for our libraries and for the guest's.
@@ -318,7 +332,7 @@ impl Test {
         for (end, ended) in [("server", &server), ("client", &client)] {
             match self {
                 Test::PingPong(pingpong) => pingpong.judge(end, ended),
-                Test::Twin { .. } => crate::programs::succeeded(end, ended),
+                Test::Twin { .. } => succeeded(end, ended),
             }
             .with_context(|| format!("both ends:\n{output}"))?;
         }

@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::{Ended, Running};
 use crate::sandbox::Sandbox;
+use crate::tally::{Tally, Verdict};
 use crate::{dist, interop, workspace};
 
 use cases::Case;
@@ -26,8 +27,11 @@ use world::World;
 pub use pingpong::{DEFAULT, PingPong};
 pub use world::{Host, ip};
 
+/// Cases at once: both ends of an exchange poll, so more would only wait for each other.
+const JOBS: usize = 2;
+
 /// Which cases, and how.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct Arguments {
     /// Only cases whose name contains this; `^` at its start means the beginning of the name
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -36,8 +40,8 @@ pub struct Arguments {
     #[arg(long)]
     list: bool,
     /// How many cases run at once
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    jobs: usize,
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
     /// Print what the programs print, also when all is well
     #[arg(long)]
     verbose: bool,
@@ -47,17 +51,6 @@ pub struct Arguments {
     /// Run this one case here: used inside of a sandbox
     #[arg(long, value_name = "CASE", hide = true)]
     inside: Option<String>,
-}
-
-/// How many cases ended which way.
-#[derive(Default)]
-pub struct Tally {
-    /// As they should.
-    pub passed: usize,
-    /// Otherwise.
-    pub failed: usize,
-    /// Not run, because this machine lacks something.
-    pub skipped: usize,
 }
 
 /// `cargo xtask programs`
@@ -105,7 +98,7 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
     let next = AtomicUsize::new(0);
     let tally = Mutex::new(Tally::default());
     std::thread::scope(|scope| {
-        for _ in 0..arguments.jobs.max(1) {
+        for _ in 0..arguments.jobs.unwrap_or(JOBS).max(1) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let verdict = run_case(&sandbox, case, arguments.verbose);
@@ -118,17 +111,6 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
         }
     });
     Ok(tally.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// How one case ended.
-#[derive(Clone, Copy)]
-pub enum Verdict {
-    /// As it should.
-    Passed,
-    /// Otherwise.
-    Failed,
-    /// Not run.
-    Skipped,
 }
 
 /// Runs one case in a sandbox and prints how it went: in one piece, because others run beside it.
@@ -174,42 +156,6 @@ pub fn matches(name: &str, filter: &str) -> bool {
     }
 }
 
-impl Tally {
-    /// Reads what `Display` wrote in the last line of an output.
-    pub fn parse(output: &str) -> Result<Self> {
-        let line = output.lines().last().context("no output")?;
-        let mut counts = line
-            .split(", ")
-            .map(|part| part.split(' ').next().unwrap_or(""));
-        let mut next = || counts.next().and_then(|count| count.parse().ok());
-        let [passed, failed, skipped] = [next(), next(), next()].map(|c| c.context("no tally"));
-        Ok(Self {
-            passed: passed?,
-            failed: failed?,
-            skipped: skipped?,
-        })
-    }
-
-    /// Adds one.
-    pub fn count(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Passed => self.passed += 1,
-            Verdict::Failed => self.failed += 1,
-            Verdict::Skipped => self.skipped += 1,
-        }
-    }
-}
-
-impl std::fmt::Display for Tally {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} passed, {} failed, {} skipped",
-            self.passed, self.failed, self.skipped
-        )
-    }
-}
-
 /// Fails unless a program ended well.
 pub fn succeeded(what: &str, ended: &Ended) -> Result<()> {
     if ended.code != 0 {
@@ -224,19 +170,7 @@ fn softrdma() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::{Tally, cases, matches};
-
-    #[test]
-    fn a_tally_can_be_read_again() {
-        let tally = Tally {
-            passed: 3,
-            failed: 2,
-            skipped: 1,
-        };
-        let read = Tally::parse(&format!("something\n{tally}\n")).unwrap();
-        assert_eq!((read.passed, read.failed, read.skipped), (3, 2, 1));
-        assert!(Tally::parse("no numbers\n").is_err());
-    }
+    use super::{cases, matches};
 
     #[test]
     fn names_are_unique_and_replayable() {

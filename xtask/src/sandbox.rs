@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::process::Local;
+use crate::process::{Local, Running};
 
 /// Where a sandbox keeps its programs and files; a memory file system that only it sees.
 pub const FOLDER: &str = "/run";
@@ -47,18 +47,22 @@ cd /
 exit $?"#;
 
 impl Sandbox {
-    /// Runs `xtask ARGUMENTS` inside, as `who`.
-    pub fn start(&self, who: Who, arguments: &[&str]) -> Result<Local> {
-        let xtask = std::env::current_exe().context("where is xtask?")?;
-        let name = xtask.file_name().context("xtask without a name")?;
-        let inside = Path::new(FOLDER).join(name).display().to_string();
-        let mut files: Vec<String> = self
-            .programs
-            .iter()
-            .map(|file| file.display().to_string())
-            .collect();
-        files.push(xtask.display().to_string());
+    /// Why this machine has no sandboxes, if it has none.
+    pub fn missing() -> Option<String> {
+        let argv = [&Self::unshare()[..], &["ip", "link", "set", "lo", "up"]].concat();
+        let outcome =
+            Local::start(&std::env::temp_dir(), &argv, &[]).and_then(|mut try_out| try_out.wait());
+        match outcome {
+            Ok(ended) if ended.code == 0 => None,
+            Ok(ended) => Some(format!(
+                "no namespaces for us here: {}",
+                ended.output.trim()
+            )),
+            Err(error) => Some(format!("no namespaces for us here: {error:#}")),
+        }
+    }
 
+    fn unshare() -> Vec<&'static str> {
         let mut argv = vec!["unshare"];
         if !is_root() {
             argv.push("--map-root-user");
@@ -71,6 +75,22 @@ impl Sandbox {
             "--kill-child",
             "--mount-proc",
         ]);
+        argv
+    }
+
+    /// Runs `xtask ARGUMENTS` inside, as `who`.
+    pub fn start(&self, who: Who, arguments: &[&str]) -> Result<Local> {
+        let xtask = std::env::current_exe().context("where is xtask?")?;
+        let name = xtask.file_name().context("xtask without a name")?;
+        let inside = Path::new(FOLDER).join(name).display().to_string();
+        let mut files: Vec<String> = self
+            .programs
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
+        files.push(xtask.display().to_string());
+
+        let mut argv = Self::unshare();
         let (dist, files) = (self.dist.display().to_string(), files.join("\n"));
         argv.extend(["bash", "-c", PREPARE, "sandbox", &dist, &files]);
         argv.extend(who.prefix());

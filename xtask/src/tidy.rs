@@ -5,6 +5,7 @@
 //! what they cannot see.
 
 mod dependencies;
+mod links;
 mod source;
 
 use std::path::{Path, PathBuf};
@@ -35,6 +36,9 @@ fn check() -> Result<Vec<String>> {
         // a file may be listed and gone, between a deletion and its commit
         if let Ok(text) = fs::read_to_string(&path) {
             source::check(&file, &text, &mut breaches);
+            if file.extension().is_some_and(|ending| ending == "md") {
+                links::check(workspace::root(), &file, &text, &mut breaches);
+            }
         }
     }
     Ok(breaches)
