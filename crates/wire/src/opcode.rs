@@ -1,8 +1,8 @@
 //! The opcode table: what each opcode of the BTH is and which headers follow it.
 //!
 //! Read first: IBA 9.2.1 (table 35), A14 (XRC), A17.9 (CNP), A19 (FLUSH, ATOMIC WRITE).
-//! The idea: the low five bits name an operation, the high three a transport class. [`OPERATIONS`]
-//! and [`CLASSES`] say both once; they are expanded at compile time to one row for each of the 256
+//! The idea: the low five bits name an operation, the high three a transport class. `OPERATIONS`
+//! and `CLASSES` say both once; they are expanded at compile time to one row for each of the 256
 //! byte values. Sender, receiver, checks, decoder and tests read those rows.
 
 use core::fmt;
