@@ -83,6 +83,11 @@ impl Burst {
         self.packets.len() >= self.packets_max
     }
 
+    /// How many packets may still be appended.
+    pub fn room(&self) -> usize {
+        self.packets_max.saturating_sub(self.packets.len())
+    }
+
     /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()

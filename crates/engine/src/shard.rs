@@ -306,6 +306,12 @@ impl<H: Host> Shard<H> {
         sum
     }
 
+    /// Bytes in flight over all destinations, in truesize.
+    pub fn in_flight_bytes(&self) -> u64 {
+        let charged = |qp: &QueuePair<H>| qp.rc.requester.charged();
+        self.places.iter().map(charged).sum()
+    }
+
     /// The path of packets in a burst.
     pub fn path(&self, index: PathIndex) -> Option<&Path> {
         self.paths.get(index)
@@ -414,7 +420,7 @@ impl<H: Host> Shard<H> {
                 continue;
             };
             qp.is_ready = false;
-            let mut quota = TURN_PACKETS;
+            let mut quota = TURN_PACKETS.min(out.room() as u32);
             let spans = &mut self.spans;
             let pause = qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
                 rc.poll_transmit(turn, spans, out, &mut quota)

@@ -241,7 +241,7 @@ impl Requester {
             }
             let sent = self
                 .begin(turn)
-                .and_then(|()| self.send_packet(turn, spans, out));
+                .and_then(|()| self.send_packet(turn, spans, out, *quota == 1));
             match sent {
                 Ok(()) => *quota -= 1,
                 Err(status) => self.failed = Some((self.next, status)),
@@ -378,12 +378,14 @@ impl Requester {
         Ok(())
     }
 
-    /// Sends the packet at `sent`. Nothing is changed if its bytes cannot be reached.
+    /// Sends the packet at `sent`. Nothing is changed if its bytes cannot be reached. The last packet
+    /// of a turn asks for an acknowledgement: who knows when the next turn is.
     fn send_packet<H: Host>(
         &mut self,
         turn: &mut Turn<'_, H>,
         spans: &mut Vec<Span>,
         out: &mut Burst,
+        is_end_of_turn: bool,
     ) -> Result<(), Status> {
         let Some(wqe) = self.queue.get(self.next) else {
             return Ok(());
@@ -411,7 +413,7 @@ impl Requester {
         turn.destination.charge(charge);
         self.account.charged += charge;
         self.account.unasked += charge;
-        if self.must_ask(turn.destination) {
+        if is_end_of_turn || self.must_ask(turn.destination) {
             segment.header.bth.ack_request = true;
         }
         if segment.header.bth.ack_request {

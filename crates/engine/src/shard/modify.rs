@@ -124,6 +124,7 @@ impl<H: Host> Shard<H> {
         };
         let account = self.destinations.get_mut(destination);
         account.release(qp.rc.requester.charged());
+        qp.is_waiting = false;
         qp.rc.requester.stop();
         let path = qp.common.path;
         self.wake(destination);

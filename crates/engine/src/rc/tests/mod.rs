@@ -5,6 +5,7 @@
 //! PSN is 0xfffffe: every story of more than two packets goes over the wrap.
 
 use core::time::Duration;
+use std::net::{IpAddr, Ipv4Addr};
 
 use wire::{
     Aeth, AtomicAckEth, Bth, HeaderRepr, MemoryKey, Mtu, NakCode, Opcode, Packet, Psn, Qpn,
@@ -21,9 +22,15 @@ use crate::{
     QpOptions, ReceiveWqe, Sge, Shard, Status, WorkCompletion,
 };
 
+mod errors;
 mod lossless;
+mod retries;
+mod shared;
+mod states;
 
 const FIRST_PSN: Psn = Psn::truncated(0xff_fffe);
+/// First PSN of the peer.
+const RQ_PSN: Psn = Psn::truncated(0x500);
 const PEER: Qpn = Qpn::from_parts(9, 7);
 const SLOT: u8 = 3;
 const BASE: u64 = 0x10_0000;
@@ -70,7 +77,7 @@ fn rc_in_rts_with(change: impl FnOnce(&mut Setup)) -> Bench {
             timeout: 14,
             retry_count: 3,
             rnr_retry: 2,
-            rq_psn: Psn::truncated(0x500),
+            rq_psn: RQ_PSN,
             max_rd_atomic: 2,
             max_dest_rd_atomic: 2,
             min_rnr_timer: 12,
@@ -183,6 +190,18 @@ impl Bench {
         self.shard.query_qp(self.qp).unwrap().counters
     }
 
+    fn post_receive(&mut self, id: u64, length: u32) {
+        let sges = [self.sge(length)].into_iter().collect();
+        self.receives.post(ReceiveWqe { id, sges }).unwrap();
+    }
+
+    /// A SEND of the peer that fits one packet; its `index`-th request.
+    fn receive_send(&mut self, opcode: Opcode, index: u32, payload: &[u8]) -> Outcome {
+        let mut header = self.response(opcode, RQ_PSN.plus(index));
+        header.bth.ack_request = opcode.ends_message();
+        self.feed(header, payload)
+    }
+
     /// One element at the start of the region.
     fn sge(&self, length: u32) -> Sge {
         Sge {
@@ -270,16 +289,19 @@ impl Bench {
             .collect()
     }
 
+    /// Feeds a packet that comes from the peer.
     fn feed(&mut self, header: HeaderRepr, payload: &[u8]) -> Outcome {
-        let mut header = header;
+        self.feed_from(Attributes::default().path.remote, header, payload)
+    }
+
+    fn feed_from(&mut self, source: IpAddr, mut header: HeaderRepr, payload: &[u8]) -> Outcome {
         header.bth.pad = Bth::pad_of(payload.len());
         let mut bytes = Vec::new();
         header.emit_packet(payload, &mut bytes);
         let packet = Packet::parse(&bytes).unwrap();
-        let path = Attributes::default().path;
         let meta = PathMeta {
-            source: path.remote,
-            destination: path.local,
+            source,
+            destination: Attributes::default().path.local,
             interface: 0,
             traffic_class: 0,
         };
@@ -290,6 +312,7 @@ impl Bench {
         outcome
     }
 
+    /// A packet for the queue pair, without its extension headers.
     fn response(&self, opcode: Opcode, psn: Psn) -> HeaderRepr {
         HeaderRepr::new(Bth::new(opcode, Qpn::from_parts(SLOT, self.qp.0), psn))
     }
