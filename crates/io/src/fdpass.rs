@@ -1,9 +1,9 @@
 //! Unix sockets on abstract names: messages, descriptors and who sent them (`unix(7)`).
 //!
-//! An abstract name has no file and belongs to the network namespace, as UDP ports do. Anybody in the
-//! namespace can connect to it or take it first, so both sides look at [`Credentials`]. Inside a user
-//! namespace every outsider looks like the overflow uid (65534), and a process outside the own pid
-//! namespace has pid 0.
+//! An abstract name has no file and belongs to the network namespace, as UDP ports do. Anybody in
+//! the namespace can connect to it or take it first, so both sides look at [`Credentials`]. Inside
+//! a user namespace every outsider looks like the overflow uid (65534), and a process outside the
+//! own pid namespace has pid 0.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -15,8 +15,8 @@ use crate::cmsg;
 use crate::poll::pidfd;
 use crate::raw::{self, Descriptor};
 
-/// Most descriptors that one message may carry. More than that are closed on arrival, and the message
-/// is marked truncated.
+/// Most descriptors that one message may carry. More than that are closed on arrival, and the
+/// message is marked truncated.
 pub const MAX_DESCRIPTORS: usize = 16;
 
 /// Longest abstract name, without the leading zero byte.
@@ -85,8 +85,8 @@ pub struct Message {
     pub descriptors: Vec<Descriptor>,
     /// Who sent it; on sockets that ask for it.
     pub credentials: Option<Credentials>,
-    /// The buffer was too small, or there were more than [`MAX_DESCRIPTORS`] descriptors (or no room
-    /// for them in this process): something is lost.
+    /// The buffer was too small, or there were more than [`MAX_DESCRIPTORS`] descriptors (or no
+    /// room for them in this process): something is lost.
     pub truncated: bool,
 }
 
@@ -103,7 +103,8 @@ impl Listener {
     /// `EADDRINUSE` when somebody has it, `EINVAL` when it is longer than [`MAX_NAME`].
     pub fn bind(name: &[u8]) -> Result<Self, Errno> {
         let address = SocketAddrUnix::new_abstract_name(name)?;
-        // accept has no MSG_DONTWAIT; this descriptor is never passed on, so the flag is ours alone.
+        // accept has no MSG_DONTWAIT; this descriptor is never passed on, so the flag is ours
+        // alone.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let descriptor = Descriptor::from(rustix::net::socket_with(
             AddressFamily::UNIX,
@@ -382,8 +383,8 @@ fn receive(socket: &Descriptor, buffer: &mut [u8]) -> Result<Option<Message>, Er
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 let (numbers, _) = control.data.as_chunks::<4>();
                 message.descriptors.extend(numbers.iter().map(|number| {
-                    // SAFETY: the kernel has just installed this number for us, and this loop is the
-                    // only reader of this control message.
+                    // SAFETY: the kernel has just installed this number for us, and this loop is
+                    // the only reader of this control message.
                     unsafe { Descriptor::from_received(i32::from_ne_bytes(*number)) }
                 }));
             }

@@ -22,7 +22,8 @@ static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] =
 pub fn generation() -> u64 {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
-        // SAFETY: the handler is an `extern "C"` function that does nothing but atomics and `close`.
+        // SAFETY: the handler is an `extern "C"` function that does nothing but atomics and
+        // `close`.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     GENERATION.load(Ordering::Acquire)
@@ -33,8 +34,8 @@ extern "C" fn in_child() {
     for slot in &DESCRIPTORS {
         let fd = slot.swap(FREE, Ordering::AcqRel);
         if fd != FREE {
-            // SAFETY: the child's copy of a descriptor whose owner lives in the parent; what is left
-            // of the owner in the child's memory is never dropped (see `PerProcess`).
+            // SAFETY: the child's copy of a descriptor whose owner lives in the parent; what is
+            // left of the owner in the child's memory is never dropped (see `PerProcess`).
             unsafe { libc::syscall(libc::SYS_close, fd) };
         }
     }

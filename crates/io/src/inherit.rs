@@ -15,7 +15,12 @@ const NUMBERS_MAX: RawFd = 1 << 16;
 pub fn close_on_exec_from(first: u32) -> Result<(), Errno> {
     // SAFETY: sets a flag of descriptors; neither memory nor the descriptors themselves change.
     let result = unsafe {
-        libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
     };
     if result == 0 {
         return Ok(());

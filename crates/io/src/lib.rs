@@ -13,12 +13,13 @@
 //! | [`clock`] | monotonic nanoseconds |
 //!
 //! The one idea: this code runs inside other people's programs. Everything is `CLOEXEC`,
-//! non-blocking by `MSG_DONTWAIT` (the `O_NONBLOCK` flag is shared by passed descriptors), and every
-//! system call is made directly: programs preload wrappers around libc's socket functions, and
-//! these must not see our sockets. For the same reason descriptors are [`Descriptor`]s, which are
-//! closed directly too.
+//! non-blocking by `MSG_DONTWAIT` (the `O_NONBLOCK` flag is shared by passed descriptors), and
+//! every system call is made directly: programs preload wrappers around libc's socket functions,
+//! and these must not see our sockets. For the same reason descriptors are [`Descriptor`]s, which
+//! are closed directly too.
 //!
-//! "Would block" and "the kernel refuses segmentation" are outcomes ([`udp::SendOutcome`]), not errors.
+//! "Would block" and "the kernel refuses segmentation" are outcomes ([`udp::SendOutcome`]), not
+//! errors.
 
 mod address;
 mod cmsg;
@@ -29,8 +30,8 @@ mod testing;
 pub mod caps;
 pub mod clock;
 pub mod fdpass;
-pub mod inherit;
 pub mod fork;
+pub mod inherit;
 pub mod netlink;
 pub mod poll;
 pub mod thread;

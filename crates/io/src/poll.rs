@@ -1,8 +1,9 @@
 //! Waiting: epoll, eventfd, pidfd, and exact timers.
 //!
-//! One thing to know: while a descriptor is armed in an epoll that a thread waits on, every datagram
-//! that arrives wakes that thread, at the cost of the *sender* on the same host. So a socket that is
-//! being polled by its program must not be armed; arming is [`Trigger::OneShot`], once per sleep.
+//! One thing to know: while a descriptor is armed in an epoll that a thread waits on, every
+//! datagram that arrives wakes that thread, at the cost of the *sender* on the same host. So a
+//! socket that is being polled by its program must not be armed; arming is [`Trigger::OneShot`],
+//! once per sleep.
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -178,8 +179,8 @@ impl Poller {
         )
     }
 
-    /// Forgets a descriptor. Do this before closing it: a duplicate in another process keeps a closed
-    /// one registered.
+    /// Forgets a descriptor. Do this before closing it: a duplicate in another process keeps a
+    /// closed one registered.
     ///
     /// # Errors
     /// `ENOENT` when it is not registered.
@@ -187,9 +188,9 @@ impl Poller {
         epoll::delete(&self.epoll, fd)
     }
 
-    /// Waits until something is ready, the timeout passes (`None`: for ever) or a signal is handled,
-    /// and says how many are ready. Exact to the thread's timer slack; to a millisecond, rounded up,
-    /// before Linux 5.11.
+    /// Waits until something is ready, the timeout passes (`None`: for ever) or a signal is
+    /// handled, and says how many are ready. Exact to the thread's timer slack; to a millisecond,
+    /// rounded up, before Linux 5.11.
     ///
     /// # Errors
     /// Only those of wrong use.
@@ -316,9 +317,11 @@ pub fn pidfd(pid: i32) -> Result<Descriptor, Errno> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty()).map(Descriptor::from)
 }
 
-/// Makes sleeps of the calling thread end as exactly as the kernel can, instead of up to 50 µs late.
+/// Makes sleeps of the calling thread end as exactly as the kernel can, instead of up to 50 µs
+/// late.
 pub fn minimal_timer_slack() {
-    // It cannot fail for one's own thread, and a late timer would be harmless. 0 would mean "reset".
+    // It cannot fail for one's own thread, and a late timer would be harmless. 0 would mean
+    // "reset".
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
 

@@ -9,8 +9,8 @@ use crate::raw::Descriptor;
 /// Hang guard.
 const GUARD_NS: u64 = 30_000_000_000;
 
-/// Runs `test` on a thread in a new network namespace, which ends with it. Prints why and skips when
-/// this process may not make one. False if the test failed.
+/// Runs `test` on a thread in a new network namespace, which ends with it. Prints why and skips
+/// when this process may not make one. False if the test failed.
 pub(crate) fn in_new_network(what: &str, test: impl FnOnce() + Send) -> bool {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

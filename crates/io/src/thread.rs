@@ -20,11 +20,13 @@ pub fn cores() -> usize {
 pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Errno> {
     // A thread inherits the mask of its creator, so nothing can arrive before it blocks by itself.
     let before = block_all_signals();
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        minimal_timer_slack();
-        run_anywhere();
-        body();
-    });
+    let started = std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            minimal_timer_slack();
+            run_anywhere();
+            body();
+        });
     restore_signals(&before);
     match started {
         // Nobody joins it: it ends with the process, or by itself.
@@ -53,8 +55,12 @@ fn restore_signals(before: &libc::sigset_t) {
 /// improvements, so failing is nothing.
 fn run_anywhere() {
     // SAFETY: plain structs of the kernel's, all zero is valid (priority 0, no processor).
-    let (priority, mut set) =
-        unsafe { (std::mem::zeroed::<libc::sched_param>(), std::mem::zeroed::<libc::cpu_set_t>()) };
+    let (priority, mut set) = unsafe {
+        (
+            std::mem::zeroed::<libc::sched_param>(),
+            std::mem::zeroed::<libc::cpu_set_t>(),
+        )
+    };
     // SAFETY: the calling thread (0) and pointers to the locals above; `CPU_SET` writes inside the
     // set for numbers below its size.
     unsafe {
@@ -84,8 +90,10 @@ mod tests {
             }
         };
         let before = blocked();
-        spawn_quiet("test", move || sender.send(blocked()).expect("the test waits"))
-            .expect("a thread");
+        spawn_quiet("test", move || {
+            sender.send(blocked()).expect("the test waits")
+        })
+        .expect("a thread");
         assert!(receiver.recv().expect("the thread answers"));
         assert_eq!(blocked(), before);
     }

@@ -49,8 +49,8 @@ impl Monitor {
         })
     }
 
-    /// The next event; `None` when nothing has happened. Never blocks. Call it until `None` after the
-    /// descriptor became readable.
+    /// The next event; `None` when nothing has happened. Never blocks. Call it until `None` after
+    /// the descriptor became readable.
     ///
     /// # Errors
     /// Only those of wrong use.

@@ -178,7 +178,7 @@ fn changes_are_heard() {
         await_event(
             &mut monitor,
             "lo is up",
-            |event| matches!(event, Event::Link(link) if link.index == lo.index && link.is_running()),
+            |event| matches!(event, Event::Link(l) if l.index == lo.index && l.is_running()),
         );
         let expected: IpAddr = "10.66.0.1".parse().expect("a literal");
         assert!(ip("addr add 10.66.0.1/24 dev lo"));
@@ -212,6 +212,7 @@ fn changes_are_heard() {
             .expect("just made");
         assert_eq!((left.carrier, left.mtu), (false, 1500));
         assert!(left.hardware_address.is_some_and(|mac| mac != [0; 6]));
+        let index = left.index;
         assert!(ip("link set left up") && ip("link set right up"));
         await_event(&mut monitor, "carrier", |event| {
             matches!(event, Event::Link(link)
@@ -220,13 +221,13 @@ fn changes_are_heard() {
         await_event(
             &mut monitor,
             "link-local address",
-            |event| matches!(event, Event::Address(a) if a.interface == left.index && a.is_link_scope()),
+            |event| matches!(event, Event::Address(a) if a.is_link_scope() && a.interface == index),
         );
         assert!(ip("link del left"));
         await_event(
             &mut monitor,
             "veth gone",
-            |event| matches!(event, Event::LinkGone(link) if link.index == left.index),
+            |event| matches!(event, Event::LinkGone(link) if link.index == index),
         );
     });
     assert!(heard);

@@ -51,7 +51,8 @@ pub struct Received {
 }
 
 impl ReceiveSocket {
-    /// Takes a socket that already has its options: they belong to the open file and travel with it.
+    /// Takes a socket that already has its options: they belong to the open file and travel with
+    /// it.
     pub fn from_fd(descriptor: impl Into<Descriptor>) -> Self {
         Self {
             descriptor: descriptor.into(),
@@ -151,7 +152,8 @@ impl Received {
         match (message.level, message.kind) {
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 if let Some(size) = int.and_then(|size| usize::try_from(size).ok()) {
-                    // The last datagram takes the rest, so a size beyond the length is one datagram.
+                    // The last datagram takes the rest, so a size beyond the length is one
+                    // datagram.
                     if size > 0 && size < self.length {
                         self.segment_size = size;
                     }

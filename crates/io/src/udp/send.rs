@@ -139,8 +139,8 @@ impl SendSocket {
         self.local_port
     }
 
-    /// Sends the concatenation of `payload`; never blocks. At most [`crate::udp::MAX_PAYLOAD`] bytes,
-    /// [`crate::udp::MAX_SEGMENTS`] segments and 1024 slices.
+    /// Sends the concatenation of `payload`; never blocks. At most [`crate::udp::MAX_PAYLOAD`]
+    /// bytes, [`crate::udp::MAX_SEGMENTS`] segments and 1024 slices.
     pub fn send(&self, transmit: &Transmit, payload: &[IoSlice<'_>]) -> SendOutcome {
         if transmit
             .from

@@ -1,13 +1,14 @@
-//! One UDP port for many processes: a `SO_REUSEPORT` group (`socket(7)`) whose members are chosen by
-//! one byte of the payload.
+//! One UDP port for many processes: a `SO_REUSEPORT` group (`socket(7)`) whose members are chosen
+//! by one byte of the payload.
 //!
-//! A classic BPF program, run by the kernel for each unicast datagram, returns that byte as the index
-//! of the socket. Indices are the order of binding, and closing a member would move the last one into
-//! its place: so a group is opened as a whole and never shrinks. It works without privileges.
+//! A classic BPF program, run by the kernel for each unicast datagram, returns that byte as the
+//! index of the socket. Indices are the order of binding, and closing a member would move the last
+//! one into its place: so a group is opened as a whole and never shrinks. It works without
+//! privileges.
 //!
-//! A process that got one of the sockets cannot replace the program (`SO_LOCK_FILTER`) but can detach
-//! it, after which the kernel scatters by address and port. [`Group::probe`] finds that out and
-//! [`Group::reattach`] repairs it.
+//! A process that got one of the sockets cannot replace the program (`SO_LOCK_FILTER`) but can
+//! detach it, after which the kernel scatters by address and port. [`Group::probe`] finds that out
+//! and [`Group::reattach`] repairs it.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::IoSlice;
@@ -194,7 +195,8 @@ impl Group {
     /// hold are locked; the fresh one is the last, so closing it moves no other.
     ///
     /// # Errors
-    /// [`OpenError::Taken`] when another user is asked to do this than the one who opened the group.
+    /// [`OpenError::Taken`] when another user is asked to do this than the one who opened the
+    /// group.
     pub fn reattach(&mut self) -> Result<(), OpenError> {
         let fresh = next_member(self.port, self.ipv6)?;
         attach(
