@@ -37,9 +37,9 @@ enum Command {
     /// An unmodified program over our device, its output shown
     Demo,
     /// All of CI: check, programs, mutated packets, simulation, the real kernel
-    Test,
+    Test(steps::Arguments),
     /// What to run before each commit: format, lints, tests, documentation, licences, house rules
-    Check,
+    Check(steps::Arguments),
     /// Layouts and symbols against the installed headers, libraries and programs
     Abi(abi::Arguments),
     /// Assembles target/dist: the command and the libraries that programs load
@@ -71,8 +71,8 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo => demo::run(),
-        Command::Test => steps::test(),
-        Command::Check => steps::check(),
+        Command::Test(arguments) => steps::test(&arguments),
+        Command::Check(arguments) => steps::check(&arguments),
         Command::Abi(arguments) => abi::run(&arguments),
         Command::Dist(arguments) => dist::run(&arguments),
         Command::Programs(arguments) => programs::run(&arguments),

@@ -46,13 +46,21 @@ const REST: [Step; 4] = [
     ("the real kernel", real_kernel),
 ];
 
+/// Which steps.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Only steps with this in their names
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+}
+
 /// `cargo xtask check`: what to run before each commit.
-pub fn check() -> Result<()> {
-    run(CHECK.iter().chain([&QUICK_SEEDS]))
+pub fn check(arguments: &Arguments) -> Result<()> {
+    run(CHECK.iter().chain([&QUICK_SEEDS]), &arguments.only)
 }
 
 /// `cargo xtask test`: all of CI.
-pub fn test() -> Result<()> {
+pub fn test(arguments: &Arguments) -> Result<()> {
     let all = [
         Purpose::Build,
         Purpose::Demo,
@@ -62,7 +70,7 @@ pub fn test() -> Result<()> {
     if let Err(error) = packages::ensure_installed(&all) {
         println!("going on without: {error:#}");
     }
-    run(CHECK.iter().chain(&REST))
+    run(CHECK.iter().chain(&REST), &arguments.only)
 }
 
 /// `cargo xtask sim`: the simulator with these arguments.
@@ -77,10 +85,10 @@ pub fn run_fuzz(arguments: &[String]) -> Result<()> {
     fuzz(&arguments).map(|_| ())
 }
 
-fn run<'a>(steps: impl Iterator<Item = &'a Step>) -> Result<()> {
+fn run<'a>(steps: impl Iterator<Item = &'a Step>, only: &str) -> Result<()> {
     let mut total = Tally::default();
     let mut summary = Vec::new();
-    for (name, step) in steps {
+    for (name, step) in steps.filter(|(name, _)| name.contains(only)) {
         println!("== {name}");
         let start = Instant::now();
         let outcome = step();
