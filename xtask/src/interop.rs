@@ -105,8 +105,7 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
         programs: vec![build_twin()?],
     };
     let mut running = sandbox.start(Who::Root, &inner)?;
-    let ended = running.wait_at_most(WHOLE_GUARD)?;
-    print!("{}", ended.output);
+    let ended = running.wait_showing(WHOLE_GUARD)?;
     if arguments.guest_script.is_some() {
         ensure!(ended.code == 0, "the script failed");
         return Ok(Tally::default());
@@ -116,9 +115,8 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
 
 /// Why this machine cannot do it, if it cannot.
 pub fn missing() -> Option<String> {
-    let packages = packages::missing(&[Purpose::Guest, Purpose::Programs]);
-    if !packages.is_empty() {
-        return Some(format!("missing packages: {}", packages.join(" ")));
+    if let Some(reason) = packages::lacking(&[Purpose::Guest, Purpose::Programs, Purpose::Demo]) {
+        return Some(reason);
     }
     if !Path::new("/dev/net/tun").exists() {
         return Some("no /dev/net/tun, which joins the guest to us".into());

@@ -85,6 +85,12 @@ pub fn missing(purposes: &[Purpose]) -> Vec<&'static str> {
         .collect()
 }
 
+/// Why something that needs these packages cannot be done, if it cannot.
+pub fn lacking(purposes: &[Purpose]) -> Option<String> {
+    let missing = missing(purposes);
+    (!missing.is_empty()).then(|| format!("missing packages: {}", missing.join(" ")))
+}
+
 /// Installs what is missing if we are root; else says what it is and goes on.
 pub fn ensure_installed(purposes: &[Purpose]) -> Result<()> {
     let missing = missing(purposes);

@@ -44,10 +44,29 @@ pub trait Running {
         self.wait_at_most(GUARD)
     }
 
+    /// Waits for its end and prints meanwhile what it prints; an error after this time.
+    fn wait_showing(&mut self, guard: Duration) -> Result<Ended> {
+        let mut shown = 0;
+        let outcome = self.wait_with(guard, &mut |output| {
+            print!("{}", output.get(shown..).unwrap_or_default());
+            shown = output.len();
+        });
+        if let Ok(ended) = &outcome {
+            print!("{}", ended.output.get(shown..).unwrap_or_default());
+        }
+        outcome
+    }
+
     /// Waits for its end; an error after this time.
     fn wait_at_most(&mut self, guard: Duration) -> Result<Ended> {
+        self.wait_with(guard, &mut |_| ())
+    }
+
+    /// Waits for its end and lets somebody see its output now and then.
+    fn wait_with(&mut self, guard: Duration, see: &mut dyn FnMut(&str)) -> Result<Ended> {
         let deadline = Instant::now() + guard;
         loop {
+            see(&self.output());
             if let Some(ended) = self.ended()? {
                 return Ok(ended);
             }

@@ -218,7 +218,8 @@ fn layouts() -> Result<Tally> {
 }
 
 fn unmodified_programs() -> Result<Tally> {
-    if let Some(reason) = Sandbox::missing() {
+    let packages = || packages::lacking(&[Purpose::Demo, Purpose::Programs]);
+    if let Some(reason) = Sandbox::missing().or_else(packages) {
         return Ok(Tally::skip(&reason));
     }
     programs::run_all(&programs::Arguments::default())
