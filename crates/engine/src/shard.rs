@@ -19,21 +19,20 @@ use crate::qp::{
     Attributes, Capabilities, Common, PostError, SendRequest, State, Transport, flush,
 };
 use crate::rc::window::{DestinationIndex, Destinations, WindowConfig};
-use crate::rc::{self, Pause, Rc, Timer, Turn};
+use crate::rc::{self, Pause, Rc, Timer};
 use crate::shard::paths::Paths;
+use crate::shard::places::{Places, QueuePair};
 use crate::shard::timers::{Armed, Entry, Timers};
 use crate::time::Instant;
 
 mod modify;
 mod paths;
+mod places;
 mod timers;
 
 /// Packets of one queue pair before the next one has its turn: enough for a full run of 4 KiB
 /// packets, and for a third of one of small packets.
 const TURN_PACKETS: u32 = 32;
-
-/// Indices of a slot; the last one of the last slot would be the multicast QPN.
-const INDEX_MAX: u16 = 0xfffe;
 
 /// What a shard is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,105 +100,6 @@ pub struct QpView {
     pub capabilities: Capabilities,
     /// What was counted.
     pub counters: Counters,
-}
-
-/// One queue pair and what the shard knows about it.
-struct QueuePair<H: Host> {
-    common: Common<H>,
-    rc: Rc,
-    generation: u32,
-    /// From RTR on.
-    destination: Option<DestinationIndex>,
-    is_ready: bool,
-    is_waiting: bool,
-    armed: Armed,
-}
-
-impl<H: Host> QueuePair<H> {
-    /// Calls `f` with what it works on. Before RTR there is no destination, and an empty one does.
-    fn with_turn<R>(
-        &mut self,
-        destinations: &mut Destinations,
-        now: Instant,
-        memory: &H::Memory,
-        f: impl FnOnce(&mut Rc, &mut Turn<'_, H>) -> R,
-    ) -> R {
-        let mut nowhere = rc::window::Destination::nowhere();
-        let destination = match self.destination {
-            Some(index) => destinations.get_mut(index),
-            None => &mut nowhere,
-        };
-        let mut turn = Turn {
-            now,
-            common: &mut self.common,
-            destination,
-            memory,
-        };
-        f(&mut self.rc, &mut turn)
-    }
-}
-
-/// The queue pairs by index.
-///
-/// Indices that were never used come first, then those free for the longest time, so that late
-/// packets of a queue pair do not meet a new one.
-struct Places<H: Host> {
-    places: Vec<Option<Box<QueuePair<H>>>>,
-    first: u16,
-    free: VecDeque<QpIndex>,
-    generation: u32,
-}
-
-impl<H: Host> Places<H> {
-    fn new(slot: u8) -> Self {
-        Self {
-            places: Vec::new(),
-            first: if slot == 0 { 2 } else { 0 }, // QPN 0 and 1 are the management's
-            free: VecDeque::new(),
-            generation: 0,
-        }
-    }
-
-    fn allocate(&mut self) -> Option<QpIndex> {
-        let fresh = self.places.len() + usize::from(self.first);
-        if fresh <= usize::from(INDEX_MAX) {
-            self.places.push(None);
-            return Some(QpIndex(fresh as u16));
-        }
-        self.free.pop_front()
-    }
-
-    fn place(&self, index: QpIndex) -> Option<usize> {
-        index.0.checked_sub(self.first).map(usize::from)
-    }
-
-    fn get(&self, index: QpIndex) -> Option<&QueuePair<H>> {
-        self.places.get(self.place(index)?)?.as_deref()
-    }
-
-    fn get_mut(&mut self, index: QpIndex) -> Option<&mut QueuePair<H>> {
-        let place = self.place(index)?;
-        self.places.get_mut(place)?.as_deref_mut()
-    }
-
-    fn put(&mut self, index: QpIndex, qp: QueuePair<H>) {
-        if let Some(place) = self.place(index)
-            && let Some(empty) = self.places.get_mut(place)
-        {
-            *empty = Some(Box::new(qp));
-        }
-    }
-
-    fn take(&mut self, index: QpIndex) -> Option<Box<QueuePair<H>>> {
-        let place = self.place(index)?;
-        let qp = self.places.get_mut(place)?.take()?;
-        self.free.push_back(index);
-        Some(qp)
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &QueuePair<H>> {
-        self.places.iter().flatten().map(Box::as_ref)
-    }
 }
 
 /// All queue pairs of a slot.
@@ -420,10 +320,9 @@ impl<H: Host> Shard<H> {
                 continue;
             };
             qp.is_ready = false;
-            let mut quota = TURN_PACKETS.min(out.room() as u32);
             let spans = &mut self.spans;
             let pause = qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
-                rc.poll_transmit(turn, spans, out, &mut quota)
+                rc.poll_transmit(turn, spans, out, TURN_PACKETS)
             });
             if pause == Pause::Window
                 && !qp.is_waiting

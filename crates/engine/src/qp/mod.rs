@@ -2,7 +2,9 @@
 
 pub mod attributes;
 pub mod flush;
+pub mod position;
 pub mod send_queue;
+pub mod sge_cursor;
 pub mod state;
 pub mod transition;
 pub mod work_request;

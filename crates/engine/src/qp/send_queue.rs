@@ -6,55 +6,14 @@
 use core::ops::Range;
 
 use smallvec::SmallVec;
-use wire::Psn;
 
 use crate::access::Sge;
 use crate::completion::CompletionOpcode;
+use crate::qp::position::Position;
 use crate::qp::{Operation, Payload, PostError, SendFlags, SendRequest};
 
 /// Longest message. spec: IBA 9.7.7 (max_msg_sz of every port here)
 pub const MESSAGE_MAX: u64 = 1 << 31;
-
-/// A packet's place in everything that a queue pair ever sends: a PSN that does not wrap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position(pub u64);
-
-impl Position {
-    /// The position `count` packets later.
-    #[must_use]
-    pub const fn plus(self, count: u32) -> Self {
-        Self(self.0 + count as u64)
-    }
-
-    /// How many packets `self` is after `earlier`; 0 if it is not.
-    pub const fn since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
-    }
-}
-
-/// Which PSN a position has: they differ by the first PSN and by the wrap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Numbering {
-    first: Psn,
-}
-
-impl Numbering {
-    /// Position 0 has PSN `first`.
-    pub const fn starting_at(first: Psn) -> Self {
-        Self { first }
-    }
-
-    /// The PSN of a position.
-    pub const fn psn(&self, position: Position) -> Psn {
-        self.first.plus(position.0 as u32)
-    }
-
-    /// The position of `psn` that is nearest to `near`; `None` before the first.
-    pub fn position(&self, psn: Psn, near: Position) -> Option<Position> {
-        let distance = psn.distance_from(self.psn(near));
-        near.0.checked_add_signed(distance.into()).map(Position)
-    }
-}
 
 /// Counts the work requests of a queue pair; tells two at the same place of the ring apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -271,65 +230,6 @@ impl SendQueue {
     }
 }
 
-/// Where in a list of scatter/gather elements a message is: an element and bytes into it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SgeCursor {
-    index: u32,
-    offset: u32,
-}
-
-impl SgeCursor {
-    /// The place `offset` bytes into the message.
-    pub fn at(sges: &[Sge], mut offset: u32) -> Self {
-        for (index, sge) in sges.iter().enumerate() {
-            if offset < sge.length {
-                return Self {
-                    index: index as u32,
-                    offset,
-                };
-            }
-            offset -= sge.length;
-        }
-        Self {
-            index: sges.len() as u32,
-            offset: 0,
-        }
-    }
-
-    /// Gives the next `length` bytes piece by piece, none of them empty, and moves behind them.
-    /// Stops at the first error of `each`, then the cursor is where it was.
-    pub fn advance<E>(
-        &mut self,
-        sges: &[Sge],
-        mut length: u32,
-        mut each: impl FnMut(Sge) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut cursor = *self;
-        while length > 0
-            && let Some(sge) = sges.get(cursor.index as usize)
-        {
-            let taken = length.min(sge.length - cursor.offset);
-            if taken > 0 {
-                each(Sge {
-                    address: sge.address.wrapping_add(cursor.offset.into()),
-                    length: taken,
-                    key: sge.key,
-                })?;
-            }
-            length -= taken;
-            cursor.offset += taken;
-            if cursor.offset == sge.length {
-                cursor = Self {
-                    index: cursor.index + 1,
-                    offset: 0,
-                };
-            }
-        }
-        *self = cursor;
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,27 +251,6 @@ mod tests {
             flags: SendFlags::empty(),
             payload,
         }
-    }
-
-    #[test]
-    fn positions_and_psns_agree_over_the_wrap() {
-        let numbering = Numbering::starting_at(Psn::truncated(0xff_fffe));
-        assert_eq!(numbering.psn(Position(2)), Psn::truncated(0));
-        let near = Position(5);
-        assert_eq!(
-            numbering.position(Psn::truncated(0xff_ffff), near),
-            Some(Position(1))
-        );
-        assert_eq!(
-            numbering.position(Psn::truncated(9), near),
-            Some(Position(11))
-        );
-        assert_eq!(numbering.position(Psn::truncated(0xff_fffd), near), None);
-        let far = Position(1 << 40);
-        assert_eq!(
-            numbering.position(numbering.psn(far).plus(7), far),
-            Some(Position((1 << 40) + 7))
-        );
     }
 
     #[test]
@@ -457,39 +336,6 @@ mod tests {
                 expected,
                 "{operation:?} {payload:?}"
             );
-        }
-    }
-
-    #[test]
-    fn a_cursor_walks_over_elements_and_skips_empty_ones() {
-        let sges = [sge(100, 3), sge(200, 0), sge(300, 5)];
-        let mut cursor = SgeCursor::default();
-        let mut pieces = Vec::new();
-        for length in [2, 4, 2] {
-            cursor
-                .advance(&sges, length, |piece| {
-                    pieces.push((piece.address, piece.length));
-                    Ok::<(), ()>(())
-                })
-                .unwrap();
-        }
-        assert_eq!(pieces, [(100, 2), (102, 1), (300, 3), (303, 2)]);
-        for offset in 0..8 {
-            let mut walked = SgeCursor::default();
-            walked.advance(&sges, offset, |_| Ok::<(), ()>(())).unwrap();
-            let mut rest = [0, 0];
-            for (cursor, rest) in [walked, SgeCursor::at(&sges, offset)]
-                .iter_mut()
-                .zip(&mut rest)
-            {
-                cursor
-                    .advance(&sges, 1, |piece| {
-                        *rest = piece.address;
-                        Ok::<(), ()>(())
-                    })
-                    .unwrap();
-            }
-            assert_eq!(rest[0], rest[1], "offset {offset}");
         }
     }
 }

@@ -12,7 +12,9 @@ use crate::host::{Host, Memory};
 use crate::outcome::{DropReason, Outcome};
 use crate::qp::Operation;
 use crate::qp::flush::Cause;
-use crate::qp::send_queue::{Position, SendWqe};
+use crate::qp::position::Position;
+use crate::qp::send_queue::SendWqe;
+use crate::qp::sge_cursor::SgeCursor;
 use crate::rc::requester::{Requester, Turn};
 use crate::rc::retry::Timer;
 use crate::rc::segment::Exchange;
@@ -342,7 +344,7 @@ fn is_positive(packet: &Packet<'_>) -> bool {
 /// Puts a part of an answer where the work request wants it.
 fn place<H: Host>(
     turn: &Turn<'_, H>,
-    sink: &mut crate::qp::send_queue::SgeCursor,
+    sink: &mut SgeCursor,
     wqe: &SendWqe,
     bytes: &[u8],
     is_last: bool,

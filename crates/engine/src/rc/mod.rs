@@ -12,11 +12,13 @@ mod resources;
 pub mod responder;
 pub mod retry;
 pub mod segment;
+pub mod transmit;
 pub mod window;
 
-pub use requester::{Pause, Requester, Turn};
+pub use requester::{Requester, Turn};
 pub use responder::Responder;
 pub use retry::Timer;
+pub use transmit::Pause;
 
 use wire::Packet;
 
@@ -69,31 +71,17 @@ impl Rc {
         }
     }
 
-    /// Appends responses, then requests; the NAK that ended the connection still leaves.
+    /// Appends responses, then at most `quota` requests.
     pub fn poll_transmit<H: Host>(
         &mut self,
         turn: &mut Turn<'_, H>,
         spans: &mut Vec<Span>,
         out: &mut Burst,
-        quota: &mut u32,
+        quota: u32,
     ) -> Pause {
-        while self.responder.has_output() {
-            if out.is_full() {
-                return Pause::Busy;
-            }
-            let fatal = self
-                .responder
-                .poll_transmit(turn.common, turn.now, turn.memory, out);
-            if fatal {
-                self.fail(turn, Cause::Fault);
-            }
-        }
-        if !sends_requests(turn.common.state) {
-            return Pause::Idle;
-        }
-        let polled = self.requester.poll_transmit(turn, spans, out, quota);
-        let pause = *polled.as_ref().unwrap_or(&Pause::Idle);
-        self.conclude(turn, polled);
+        let before = out.packets().len();
+        let pause = self.fill(turn, spans, out, quota);
+        turn.common.counters.sent_packets += (out.packets().len() - before) as u64;
         pause
     }
 
@@ -123,6 +111,34 @@ impl Rc {
         let half_received = self.responder.current_receive();
         flush::enter_error(turn.common, &mut self.requester.queue, half_received, cause);
         self.requester.reset();
+    }
+
+    /// In the error state responses still leave: the last one is the NAK that says why.
+    fn fill<H: Host>(
+        &mut self,
+        turn: &mut Turn<'_, H>,
+        spans: &mut Vec<Span>,
+        out: &mut Burst,
+        quota: u32,
+    ) -> Pause {
+        while self.responder.has_output() {
+            if out.is_full() {
+                return Pause::Busy;
+            }
+            let fatal = self
+                .responder
+                .poll_transmit(turn.common, turn.now, turn.memory, out);
+            if fatal {
+                self.fail(turn, Cause::Fault);
+            }
+        }
+        if !sends_requests(turn.common.state) {
+            return Pause::Idle;
+        }
+        let polled = self.requester.poll_transmit(turn, spans, out, quota);
+        let pause = *polled.as_ref().unwrap_or(&Pause::Idle);
+        self.conclude(turn, polled);
+        pause
     }
 
     /// Ends the connection if the requester could not go on, and tells when SQD is reached.

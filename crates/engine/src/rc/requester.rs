@@ -1,22 +1,22 @@
-//! The sending half of a reliable connection: which packet leaves next, and where it stands.
+//! The sending half of a reliable connection: what is posted, in flight and acknowledged.
 //!
-//! Read first: IBA 9.7.3 (requester), 10.8.3.3 (order and fences). The idea: everything that was
-//! ever sent has a [`Position`]; `acked <= sent <= transmitted`. A retry sets `sent` back to
-//! `acked` and the same code sends the same packets again. Answers are taken by
-//! [`completer`](super::completer), losses by [`retry`](super::retry).
+//! Read first: IBA 9.7.3 (requester). The idea: everything that was ever sent has a [`Position`];
+//! `acked <= sent <= transmitted`. A retry sets `sent` back to `acked` and the same code sends the
+//! same packets again. Which packet leaves next is in [`transmit`](super::transmit), what answers do
+//! in [`completer`](super::completer), when to send again in [`retry`](super::retry).
 
 use wire::Psn;
 
-use crate::access::{Access, MemoryRange, Sge, Span};
-use crate::burst::{Burst, Origin};
 use crate::completion::{Status, WorkCompletion};
-use crate::host::{CompletionSink, Host, Memory};
+use crate::host::{CompletionSink, Host};
 use crate::qp::flush::Cause;
-use crate::qp::send_queue::{Numbering, Position, SendQueue, SendWqe, SgeCursor, WqeNumber};
-use crate::qp::{Attributes, Capabilities, Common, Operation, SendFlags, State};
+use crate::qp::position::{Numbering, Position};
+use crate::qp::send_queue::{SendQueue, SendWqe, WqeNumber};
+use crate::qp::sge_cursor::SgeCursor;
+use crate::qp::{Attributes, Capabilities, Common, Operation, SendFlags};
 use crate::rc::retry::{Retry, Timer};
 use crate::rc::segment::{Cut, Exchange};
-use crate::rc::window::{Destination, POSITIONS_MAX, WindowConfig};
+use crate::rc::window::{Destination, WindowConfig};
 use crate::shard::Config;
 use crate::time::Instant;
 
@@ -30,17 +30,6 @@ pub struct Turn<'a, H: Host> {
     pub destination: &'a mut Destination,
     /// Registered memory.
     pub memory: &'a H::Memory,
-}
-
-/// Why a requester stopped sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
-    /// Nothing to send, or something must arrive first.
-    Idle,
-    /// The burst is full or the turn is over; there is more.
-    Busy,
-    /// The destination's window is full; there is more.
-    Window,
 }
 
 /// What was answered, sent and sent ever.
@@ -66,7 +55,7 @@ pub(super) struct Account {
     /// Bytes charged to the destination.
     pub(super) charged: u64,
     /// Charged since an acknowledgement was last asked for.
-    unasked: u64,
+    pub(super) unasked: u64,
     /// READ and atomic requests sent and not answered; bounded by `max_rd_atomic`.
     pub(super) reads: u32,
     /// READs and atomics started and not complete; a fence waits for them.
@@ -95,7 +84,7 @@ pub struct Requester {
     /// The first work request that is not started: it has no positions yet.
     pub(super) started: WqeNumber,
     /// Where `at.sent` is in the elements of `next`.
-    source: SgeCursor,
+    pub(super) source: SgeCursor,
     pub(super) account: Account,
     pub(super) answer: Answer,
     /// A work request that cannot be sent. It ends once all before it are complete.
@@ -190,65 +179,6 @@ impl Requester {
         self.numbering.psn(self.at.sent)
     }
 
-    /// Appends packets to `out`, until there is nothing to send now, or `quota` packets are done.
-    pub fn poll_transmit<H: Host>(
-        &mut self,
-        turn: &mut Turn<'_, H>,
-        spans: &mut Vec<Span>,
-        out: &mut Burst,
-        quota: &mut u32,
-    ) -> Result<Pause, Cause> {
-        loop {
-            if self.retry.is_waiting() {
-                return Ok(Pause::Idle);
-            }
-            if let Some((number, status)) = self.failed
-                && number == self.next
-            {
-                return if number == self.queue.head() {
-                    Err(Cause::Send(status))
-                } else {
-                    Ok(Pause::Idle)
-                };
-            }
-            let Some(wqe) = self.queue.get(self.next) else {
-                return Ok(Pause::Idle);
-            };
-            let exchange = Exchange::of(&wqe.operation);
-            if self.next == self.started {
-                if !self.may_start(turn.common, wqe, exchange) {
-                    return Ok(Pause::Idle);
-                }
-                if exchange == Exchange::Local {
-                    self.execute_local(turn)?;
-                    continue;
-                }
-            }
-            let reads_max = u32::from(turn.common.attributes.max_rd_atomic);
-            if exchange == Exchange::Answered && reads_max > 0 && self.account.reads >= reads_max {
-                return Ok(Pause::Idle);
-            }
-            if self.in_flight() > 0 && self.in_flight() >= POSITIONS_MAX {
-                return Ok(Pause::Idle);
-            }
-            if out.is_full() || *quota == 0 {
-                return Ok(Pause::Busy);
-            }
-            // at least one packet of each queue pair may be in flight, or one whose peer is gone
-            // would stop the others until it gives up
-            if !turn.destination.has_room() && self.account.charged > 0 {
-                return Ok(Pause::Window);
-            }
-            let sent = self
-                .begin(turn)
-                .and_then(|()| self.send_packet(turn, spans, out, *quota == 1));
-            match sent {
-                Ok(()) => *quota -= 1,
-                Err(status) => self.failed = Some((self.next, status)),
-            }
-        }
-    }
-
     /// A packet of ours could not be gathered: the work request fails once those before it are
     /// complete.
     pub fn transmit_failed<H: Host>(
@@ -338,134 +268,6 @@ impl Requester {
             .map_err(|_| Cause::Fault)
     }
 
-    fn may_start<H: Host>(&self, common: &Common<H>, wqe: &SendWqe, exchange: Exchange) -> bool {
-        common.state == State::ReadyToSend
-            // spec: IBA 10.8.3.3: a fence waits for READs and atomics
-            && !(wqe.flags.contains(SendFlags::FENCE) && self.account.unfinished > 0)
-            // spec: IBA 10.6.5.1: an invalidation waits for all before it
-            && (exchange != Exchange::Local || self.queue.head() == self.next)
-    }
-
-    /// Gives positions to the work request that is sent for the first time. What cannot be sent
-    /// as a whole is not begun, so that the peer is not left with half of a message.
-    fn begin<H: Host>(&mut self, turn: &Turn<'_, H>) -> Result<(), Status> {
-        if self.next < self.started {
-            return Ok(());
-        }
-        let Some(wqe) = self.queue.get_mut(self.next) else {
-            return Ok(());
-        };
-        let answered = Exchange::of(&wqe.operation) == Exchange::Answered;
-        if answered && turn.common.attributes.max_rd_atomic == 0 {
-            return Err(Status::LocalQpOperation); // it could never start
-        }
-        let packets = self.cut.packets(&wqe.operation, wqe.length);
-        if answered || packets > 1 {
-            let need = if answered {
-                Access::LOCAL_WRITE
-            } else {
-                Access::empty()
-            };
-            SgeCursor::default().advance(&wqe.sges, wqe.length, |piece| {
-                check(turn, piece, need).map(drop)
-            })?;
-        }
-        wqe.first = self.at.assigned;
-        wqe.packets = packets;
-        self.at.assigned = wqe.end();
-        self.started = self.started.next();
-        self.account.unfinished += u32::from(answered);
-        Ok(())
-    }
-
-    /// Sends the packet at `sent`. Nothing is changed if its bytes cannot be reached. The last packet
-    /// of a turn asks for an acknowledgement: who knows when the next turn is.
-    fn send_packet<H: Host>(
-        &mut self,
-        turn: &mut Turn<'_, H>,
-        spans: &mut Vec<Span>,
-        out: &mut Burst,
-        is_end_of_turn: bool,
-    ) -> Result<(), Status> {
-        let Some(wqe) = self.queue.get(self.next) else {
-            return Ok(());
-        };
-        let position = self.at.sent;
-        let psn = self.numbering.psn(position);
-        let to = turn.common.attributes.dest_qpn;
-        let mut segment = self.cut.segment(wqe, position, to, psn);
-
-        spans.clear();
-        let mut source = self.source;
-        let mut inline: &[u8] = &[];
-        if wqe.inline.is_empty() {
-            source.advance(&wqe.sges, segment.payload, |piece| {
-                spans.push(check(turn, piece, Access::empty())?);
-                Ok(())
-            })?;
-        } else {
-            let start = wqe.offset_of(position, self.cut.mtu) as usize;
-            let end = start + segment.payload as usize;
-            inline = wqe.inline.get(start..end).unwrap_or_default(); // always inside
-        }
-
-        let charge = self.charge_of(wqe, position, segment.end);
-        turn.destination.charge(charge);
-        self.account.charged += charge;
-        self.account.unasked += charge;
-        if is_end_of_turn || self.must_ask(turn.destination) {
-            segment.header.bth.ack_request = true;
-        }
-        if segment.header.bth.ack_request {
-            self.account.unasked = 0;
-        }
-        let origin = Origin {
-            qp: turn.common.index(),
-            psn,
-            is_response: false,
-        };
-        out.push(turn.common.path, origin, segment.header, inline, spans);
-        turn.common.counters.sent_packets += 1;
-
-        if Exchange::of(&wqe.operation) == Exchange::Answered {
-            self.account.reads += 1;
-            if self.cut.read_request(wqe, position).start != position {
-                self.answer.resumed = Some(position);
-            }
-        }
-        self.source = source;
-        if segment.end == wqe.end() {
-            self.next = self.next.next();
-            self.source = SgeCursor::default();
-        }
-        self.at.sent = segment.end;
-        self.at.transmitted = self.at.transmitted.max(segment.end);
-        self.retry.sent(turn.now, &turn.common.attributes);
-        Ok(())
-    }
-
-    /// Whether an acknowledgement is needed before the end of the message: half a window is in
-    /// flight without asking, or nothing more can leave before one arrives. spec: IBA 9.7.3.1
-    fn must_ask(&self, destination: &Destination) -> bool {
-        self.account.unasked >= destination.limit() / 2
-            || !destination.has_room()
-            || self.in_flight() + 1 >= POSITIONS_MAX
-    }
-
-    /// Does the operation at the head of the queue that sends nothing.
-    fn execute_local<H: Host>(&mut self, turn: &mut Turn<'_, H>) -> Result<(), Cause> {
-        if let Some(wqe) = self.queue.get(self.next)
-            && let Operation::LocalInvalidate(key) = wqe.operation
-            && turn.memory.invalidate(key, turn.common.scope()).is_err()
-        {
-            // the status of every memory management operation. spec: IBA 11.6.2
-            return Err(Cause::Send(Status::MemoryWindowBind));
-        }
-        self.next = self.next.next();
-        self.started = self.next;
-        self.complete_oldest(turn.common)
-    }
-
     /// Panics if the requester contradicts itself; for tests.
     pub fn assert_invariants(&self) {
         let Positions {
@@ -497,19 +299,6 @@ impl Requester {
         );
         assert_eq!(expected.2, self.account.unfinished, "unfinished READs");
     }
-}
-
-/// Proves one piece of a scatter/gather list.
-pub(super) fn check<H: Host>(turn: &Turn<'_, H>, piece: Sge, need: Access) -> Result<Span, Status> {
-    let range = MemoryRange {
-        address: piece.address,
-        length: piece.length.into(),
-    };
-    turn.memory
-        .check(piece.key, turn.common.scope(), range, need)
-        .ok()
-        .and_then(|grant| grant.span(0, piece.length))
-        .ok_or(Status::LocalProtection)
 }
 
 fn is_send(operation: &Operation) -> bool {

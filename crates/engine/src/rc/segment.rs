@@ -7,7 +7,8 @@ use core::ops::Range;
 
 use wire::{AtomicEth, Attached, Bth, HeaderRepr, MemoryKey, Opcode, Place, Psn, Qpn, Reth};
 
-use crate::qp::send_queue::{Position, SendWqe};
+use crate::qp::position::Position;
+use crate::qp::send_queue::SendWqe;
 use crate::qp::{Operation, RemoteMemory, SendFlags};
 
 /// What kind of exchange an operation is.

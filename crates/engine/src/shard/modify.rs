@@ -9,7 +9,8 @@ use crate::qp::flush::Cause;
 use crate::qp::transition::check_modify;
 use crate::qp::{AttributeMask, Attributes, ModifyError, State, Transport};
 use crate::rc::Responder;
-use crate::shard::{QueuePair, Shard};
+use crate::shard::Shard;
+use crate::shard::places::QueuePair;
 use crate::time::Instant;
 
 impl<H: Host> Shard<H> {

@@ -1,0 +1,229 @@
+//! Which packet of the requester leaves next, and whether it may.
+//!
+//! Read first: IBA 9.7.3 (requester), 10.8.3.3 (order and fences). The order of the checks in
+//! [`poll_transmit`](Requester::poll_transmit) is the whole policy.
+
+use crate::access::{Access, MemoryRange, Sge, Span};
+use crate::burst::{Burst, Origin};
+use crate::completion::Status;
+use crate::host::{Host, Memory};
+use crate::qp::flush::Cause;
+use crate::qp::send_queue::SendWqe;
+use crate::qp::sge_cursor::SgeCursor;
+use crate::qp::{Common, Operation, SendFlags, State};
+use crate::rc::requester::{Requester, Turn};
+use crate::rc::segment::Exchange;
+use crate::rc::window::{Destination, POSITIONS_MAX};
+
+/// Why a requester stopped sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// Nothing to send, or something must arrive first.
+    Idle,
+    /// The burst is full or the turn is over; there is more.
+    Busy,
+    /// The destination's window is full; there is more.
+    Window,
+}
+
+impl Requester {
+    /// Appends packets to `out`, until there is nothing to send now, or `quota` packets are done.
+    pub fn poll_transmit<H: Host>(
+        &mut self,
+        turn: &mut Turn<'_, H>,
+        spans: &mut Vec<Span>,
+        out: &mut Burst,
+        mut quota: u32,
+    ) -> Result<Pause, Cause> {
+        loop {
+            if self.retry.is_waiting() {
+                return Ok(Pause::Idle);
+            }
+            if let Some((number, status)) = self.failed
+                && number == self.next
+            {
+                return if number == self.queue.head() {
+                    Err(Cause::Send(status))
+                } else {
+                    Ok(Pause::Idle)
+                };
+            }
+            let Some(wqe) = self.queue.get(self.next) else {
+                return Ok(Pause::Idle);
+            };
+            let exchange = Exchange::of(&wqe.operation);
+            if self.next == self.started {
+                if !self.may_start(turn.common, wqe, exchange) {
+                    return Ok(Pause::Idle);
+                }
+                if exchange == Exchange::Local {
+                    self.execute_local(turn)?;
+                    continue;
+                }
+            }
+            let reads_max = u32::from(turn.common.attributes.max_rd_atomic);
+            if exchange == Exchange::Answered && reads_max > 0 && self.account.reads >= reads_max {
+                return Ok(Pause::Idle);
+            }
+            if self.in_flight() > 0 && self.in_flight() >= POSITIONS_MAX {
+                return Ok(Pause::Idle);
+            }
+            if out.is_full() || quota == 0 {
+                return Ok(Pause::Busy);
+            }
+            // at least one packet of each queue pair may be in flight, or one whose peer is gone
+            // would stop the others until it gives up
+            if !turn.destination.has_room() && self.account.charged > 0 {
+                return Ok(Pause::Window);
+            }
+            let is_end_of_turn = quota == 1 || out.room() == 1;
+            let sent = self
+                .begin(turn)
+                .and_then(|()| self.send_packet(turn, spans, out, is_end_of_turn));
+            match sent {
+                Ok(()) => quota -= 1,
+                Err(status) => self.failed = Some((self.next, status)),
+            }
+        }
+    }
+
+    fn may_start<H: Host>(&self, common: &Common<H>, wqe: &SendWqe, exchange: Exchange) -> bool {
+        common.state == State::ReadyToSend
+            // spec: IBA 10.8.3.3: a fence waits for READs and atomics
+            && !(wqe.flags.contains(SendFlags::FENCE) && self.account.unfinished > 0)
+            // spec: IBA 10.6.5.1: an invalidation waits for all before it
+            && (exchange != Exchange::Local || self.queue.head() == self.next)
+    }
+
+    /// Gives positions to the work request that is sent for the first time. What cannot be sent
+    /// as a whole is not begun, so that the peer is not left with half of a message.
+    fn begin<H: Host>(&mut self, turn: &Turn<'_, H>) -> Result<(), Status> {
+        if self.next < self.started {
+            return Ok(());
+        }
+        let Some(wqe) = self.queue.get_mut(self.next) else {
+            return Ok(());
+        };
+        let answered = Exchange::of(&wqe.operation) == Exchange::Answered;
+        if answered && turn.common.attributes.max_rd_atomic == 0 {
+            return Err(Status::LocalQpOperation); // it could never start
+        }
+        let packets = self.cut.packets(&wqe.operation, wqe.length);
+        if answered || packets > 1 {
+            let need = if answered {
+                Access::LOCAL_WRITE
+            } else {
+                Access::empty()
+            };
+            SgeCursor::default().advance(&wqe.sges, wqe.length, |piece| {
+                check(turn, piece, need).map(drop)
+            })?;
+        }
+        wqe.first = self.at.assigned;
+        wqe.packets = packets;
+        self.at.assigned = wqe.end();
+        self.started = self.started.next();
+        self.account.unfinished += u32::from(answered);
+        Ok(())
+    }
+
+    /// Sends the packet at `sent`. Nothing is changed if its bytes cannot be reached. The last packet
+    /// of a turn asks for an acknowledgement: who knows when the next turn is.
+    fn send_packet<H: Host>(
+        &mut self,
+        turn: &mut Turn<'_, H>,
+        spans: &mut Vec<Span>,
+        out: &mut Burst,
+        is_end_of_turn: bool,
+    ) -> Result<(), Status> {
+        let Some(wqe) = self.queue.get(self.next) else {
+            return Ok(());
+        };
+        let position = self.at.sent;
+        let psn = self.numbering.psn(position);
+        let to = turn.common.attributes.dest_qpn;
+        let mut segment = self.cut.segment(wqe, position, to, psn);
+
+        spans.clear();
+        let mut source = self.source;
+        let mut inline: &[u8] = &[];
+        if wqe.inline.is_empty() {
+            source.advance(&wqe.sges, segment.payload, |piece| {
+                spans.push(check(turn, piece, Access::empty())?);
+                Ok(())
+            })?;
+        } else {
+            let start = wqe.offset_of(position, self.cut.mtu) as usize;
+            let end = start + segment.payload as usize;
+            inline = wqe.inline.get(start..end).unwrap_or_default(); // always inside
+        }
+
+        let charge = self.charge_of(wqe, position, segment.end);
+        turn.destination.charge(charge);
+        self.account.charged += charge;
+        self.account.unasked += charge;
+        if is_end_of_turn || self.must_ask(turn.destination) {
+            segment.header.bth.ack_request = true;
+        }
+        if segment.header.bth.ack_request {
+            self.account.unasked = 0;
+        }
+        let origin = Origin {
+            qp: turn.common.index(),
+            psn,
+            is_response: false,
+        };
+        out.push(turn.common.path, origin, segment.header, inline, spans);
+
+        if Exchange::of(&wqe.operation) == Exchange::Answered {
+            self.account.reads += 1;
+            if self.cut.read_request(wqe, position).start != position {
+                self.answer.resumed = Some(position);
+            }
+        }
+        self.source = source;
+        if segment.end == wqe.end() {
+            self.next = self.next.next();
+            self.source = SgeCursor::default();
+        }
+        self.at.sent = segment.end;
+        self.at.transmitted = self.at.transmitted.max(segment.end);
+        self.retry.sent(turn.now, &turn.common.attributes);
+        Ok(())
+    }
+
+    /// Whether an acknowledgement is needed before the end of the message: half a window is in
+    /// flight without asking, or nothing more can leave before one arrives. spec: IBA 9.7.3.1
+    fn must_ask(&self, destination: &Destination) -> bool {
+        self.account.unasked >= destination.limit() / 2
+            || !destination.has_room()
+            || self.in_flight() + 1 >= POSITIONS_MAX
+    }
+
+    /// Does the operation at the head of the queue that sends nothing.
+    fn execute_local<H: Host>(&mut self, turn: &mut Turn<'_, H>) -> Result<(), Cause> {
+        if let Some(wqe) = self.queue.get(self.next)
+            && let Operation::LocalInvalidate(key) = wqe.operation
+            && turn.memory.invalidate(key, turn.common.scope()).is_err()
+        {
+            // the status of every memory management operation. spec: IBA 11.6.2
+            return Err(Cause::Send(Status::MemoryWindowBind));
+        }
+        self.next = self.next.next();
+        self.started = self.next;
+        self.complete_oldest(turn.common)
+    }
+}
+
+/// Proves one piece of a scatter/gather list.
+fn check<H: Host>(turn: &Turn<'_, H>, piece: Sge, need: Access) -> Result<Span, Status> {
+    let range = MemoryRange {
+        address: piece.address,
+        length: piece.length.into(),
+    };
+    turn.memory
+        .check(piece.key, turn.common.scope(), range, need)
+        .ok()
+        .and_then(|grant| grant.span(0, piece.length))
+        .ok_or(Status::LocalProtection)
+}
