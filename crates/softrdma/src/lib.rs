@@ -1,1 +1,69 @@
 //! RDMA verbs on ordinary sockets: the device in a process and the safe Rust API.
+//!
+//! # The tour
+//!
+//! [`Device::open`] opens a link by name; `softrdma link add` makes links. From a device come
+//! [`ProtectionDomain`]s, which register memory and make [`QueuePair`]s, and [`CompletionQueue`]s.
+//! Two queue pairs are connected by exchanging their [`Endpoint`]s over any side channel. Work is
+//! posted one by one or in a [`Batch`], and completions are polled. `examples/write.rs` does all of
+//! it in a page.
+//!
+//! # Inside
+//!
+//! | module | what |
+//! |---|---|
+//! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`] | the API |
+//! | [`core`] | memory and a shard, without globals and threads: runs on sockets and in simulation |
+//! | [`shard`] | the lock section: engine, sealing, tap, network |
+//! | [`front`], [`ring`], [`receive_queue`] | what posting touches without that lock |
+//! | [`completion_queue`], [`completion_channel`], [`event_queue`] | what polling and waiting touch |
+//! | [`memory`] | registered memory: keys, and access that cannot kill the process |
+//! | [`run`], [`seal`] | packets to datagrams |
+//! | [`network`], [`steer`] | sockets; packets that reached the wrong process |
+//! | `process`, `progress` | the only globals and the only thread |
+//!
+//! Lock order, everywhere: control (broker, contexts) → shard → receive queue → completion queue →
+//! channel and events. Never two shards. No lock is held while C code runs.
+
+pub mod address;
+pub mod attributes;
+pub mod completion_channel;
+pub mod completion_queue;
+pub mod core;
+pub mod cq;
+pub mod device;
+pub mod error;
+pub mod event_queue;
+pub mod front;
+pub mod memory;
+pub mod network;
+mod process;
+mod progress;
+pub mod protection_domain;
+pub mod queue_pair;
+pub mod receive_queue;
+pub mod ring;
+pub mod run;
+pub mod seal;
+pub mod shard;
+pub mod steer;
+
+pub use address::AddressVector;
+pub use attributes::{DeviceAttributes, PortAttributes};
+pub use broker::link::{GidEntry, LinkInfo, PhysicalState, PortState};
+pub use completion_channel::CompletionChannel;
+pub use cq::{Completion, CompletionQueue, WorkError};
+pub use device::{Device, devices};
+pub use engine::qp::{
+    AttributeMask, Attributes, Capabilities, Operation, Payload, PostError, RemoteMemory,
+    SendFlags, SendRequest, State,
+};
+pub use engine::{Access, CompletionOpcode, Sge, Status, WorkCompletion};
+pub use error::{Error, Result};
+pub use event_queue::{EventKind, EventQueue};
+pub use protection_domain::{MemoryRegion, ProtectionDomain, Region, RemoteRegion};
+pub use queue_pair::{
+    Batch, BatchError, Endpoint, Posting, QueuePair, QueuePairOptions, RcOptions,
+};
+pub use engine::QpView;
+pub use wire::{Gid, MemoryKey, Mtu, PKey, Psn, Qpn};

@@ -1,0 +1,232 @@
+//! The device without globals and threads: memory, the shard, and the verbs on them. The process
+//! runs it on sockets, the simulator on its network.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engine::qp::{AttributeMask, Attributes, Capabilities, SendRequest, State, Transport};
+use engine::qp::transition::check_modify;
+use engine::{Instant, PdId, QpView, ReceiveWqe, WorkCompletion};
+use tap::Tap;
+use wire::MemoryKey;
+
+use crate::completion_queue::CompletionQueue;
+use crate::error::{Error, Result};
+use crate::event_queue::EventQueue;
+use crate::front::Front;
+use crate::memory::MemoryTable;
+use crate::network::Network;
+use crate::receive_queue::ReceiveQueue;
+use crate::shard::{DeviceHost, Served, Shard};
+use crate::steer::Steering;
+
+/// Where the time comes from.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The kernel's monotonic clock.
+    Monotonic,
+    /// Nanoseconds that a simulator sets.
+    Simulated(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// Now.
+    pub fn now(&self) -> Instant {
+        match self {
+            Self::Monotonic => Instant::from_nanos(io::clock::now_ns()),
+            Self::Simulated(nanoseconds) => {
+                Instant::from_nanos(nanoseconds.load(Ordering::Relaxed))
+            }
+        }
+    }
+}
+
+/// What a new queue pair is made of.
+pub struct QueuePairSpec {
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Completions of sends.
+    pub send_cq: Arc<CompletionQueue>,
+    /// Completions of receives.
+    pub receive_cq: Arc<CompletionQueue>,
+    /// Its sizes, as granted.
+    pub capabilities: Capabilities,
+    /// Whether every send completes with a completion.
+    pub signal_all: bool,
+    /// Where its asynchronous events go.
+    pub events: Arc<EventQueue>,
+}
+
+/// Memory and a shard.
+pub struct Core<N> {
+    /// All registered memory of the process.
+    pub memory: Arc<MemoryTable>,
+    /// The queue pairs.
+    pub shard: Shard<N>,
+    clock: Clock,
+}
+
+impl<N: Network> Core<N> {
+    /// A device whose queue pairs have numbers of `slot`.
+    pub fn new(
+        slot: u8,
+        memory: Arc<MemoryTable>,
+        network: N,
+        tap: Tap,
+        steering: Option<Steering>,
+        clock: Clock,
+    ) -> Self {
+        let engine = engine::Shard::new(engine::Config::for_slot(slot));
+        Self { memory, shard: Shard::new(slot, engine, network, tap, steering), clock }
+    }
+
+    /// Now, as this device has it.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Makes a reliable connection in RESET.
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`] when the slot has no number left.
+    pub fn create_queue_pair(&self, spec: QueuePairSpec) -> Result<Arc<Front>> {
+        let receives = Arc::new(ReceiveQueue::new(spec.capabilities.receive_wr_max));
+        let mut inner = self.shard.lock();
+        let options = engine::QpOptions::<DeviceHost> {
+            transport: Transport::Rc,
+            pd: spec.pd,
+            capabilities: spec.capabilities,
+            signal_all: spec.signal_all,
+            send_cq: Arc::clone(&spec.send_cq),
+            receive_cq: Arc::clone(&spec.receive_cq),
+            receives: Arc::clone(&receives),
+        };
+        let qpn =
+            inner.engine.create_qp(options).map_err(|_| Error::NoRoom("queue pair"))?;
+        let queues = [spec.send_cq.attach(), spec.receive_cq.attach()];
+        let front = Front::new(qpn, spec.capabilities, receives, spec.events, queues);
+        let front = Arc::new(front);
+        inner.fronts.insert(front.index(), Arc::clone(&front));
+        Ok(front)
+    }
+
+    /// Changes state and attributes.
+    ///
+    /// # Errors
+    /// [`Error::Modify`] names what is wrong; nothing was changed.
+    pub fn modify(
+        &self,
+        front: &Front,
+        attributes: &Attributes,
+        mask: AttributeMask,
+    ) -> Result<()> {
+        let now = self.now();
+        let mut inner = self.shard.lock();
+        // what was posted before this call belongs to the state before it
+        inner.hand_over(front);
+        let state = inner
+            .engine
+            .modify_qp(now, front.index(), attributes, mask, &self.memory)
+            .map_err(Error::Modify)?;
+        if state == State::Reset {
+            front.clear();
+        }
+        front.set_state(state);
+        self.shard.serve_locked(&mut inner, now, &self.memory);
+        Ok(())
+    }
+
+    /// Whether [`Self::modify`] would take these attributes in the present state, addresses aside.
+    ///
+    /// # Errors
+    /// [`Error::Modify`].
+    pub fn check_modify(
+        &self,
+        front: &Front,
+        attributes: &Attributes,
+        mask: AttributeMask,
+    ) -> Result<()> {
+        check_modify(Transport::Rc, front.state(), attributes, mask)
+            .map(|_| ())
+            .map_err(Error::Modify)
+    }
+
+    /// Everything about a queue pair as it is now.
+    pub fn query(&self, front: &Front) -> Option<QpView> {
+        self.shard.lock().engine.query_qp(front.index())
+    }
+
+    /// Takes a queue pair away; what was posted vanishes without completions.
+    pub fn destroy_queue_pair(&self, front: &Front) {
+        let mut inner = self.shard.lock();
+        inner.engine.destroy_qp(front.index());
+        inner.fronts.remove(&front.index());
+    }
+
+    /// Posts one send work request and transmits it if nobody else has the lock.
+    ///
+    /// # Errors
+    /// [`Error::Post`]; nothing was queued.
+    pub fn post_send(&self, front: &Front, request: &SendRequest<'_>) -> Result<()> {
+        self.queue_send(front, request)?;
+        self.kick(front);
+        Ok(())
+    }
+
+    /// Queues a send work request without transmitting; [`Self::kick`] follows.
+    ///
+    /// # Errors
+    /// [`Error::Post`]; nothing was queued.
+    pub fn queue_send(&self, front: &Front, request: &SendRequest<'_>) -> Result<()> {
+        front.queue_send(request, || self.shard.lock().settle(front))
+    }
+
+    /// Transmits what was queued. Returns when the shard must be served next, if that is known.
+    pub fn kick(&self, front: &Front) -> Option<Instant> {
+        self.shard.announce(front);
+        self.shard.transmit_pending(self.now(), &self.memory)
+    }
+
+    /// Posts a receive work request.
+    ///
+    /// # Errors
+    /// [`Error::ReceiveQueueFull`], or [`Error::Post`] in RESET and for too many elements.
+    pub fn post_receive(&self, front: &Front, wqe: ReceiveWqe) -> Result<()> {
+        front.queue_receive(wqe)?;
+        // after the push: either the flush that set the state saw it, or this does
+        if front.state() == State::Error {
+            let mut inner = self.shard.lock();
+            inner.engine.flush_receives(front.index());
+        }
+        Ok(())
+    }
+
+    /// Takes completions; looks for new ones if there are none.
+    pub fn poll(&self, queue: &CompletionQueue, into: &mut [WorkCompletion]) -> usize {
+        let count = queue.poll(into);
+        if count > 0 || into.is_empty() {
+            self.shard.stamp_poll(self.now());
+            return count;
+        }
+        let now = self.now();
+        self.shard.stamp_poll(now);
+        self.shard.serve(now, &self.memory);
+        queue.poll(into)
+    }
+
+    /// Serves the shard if nobody else does.
+    pub fn serve(&self) -> Option<Served> {
+        self.shard.serve(self.now(), &self.memory)
+    }
+
+    /// Makes a key unusable. When this returns no packet can use the memory any more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a key that is not registered.
+    pub fn deregister(&self, key: MemoryKey) -> Result<()> {
+        self.memory.deregister(key).map_err(|_| Error::Invalid("no region has this key"))?;
+        // spans live within a lock section: who takes the lock once has seen the last of them
+        drop(self.shard.lock());
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Completion queues of programs: the queue itself, and progress for who polls it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use engine::{Status, WorkCompletion};
+
+use crate::completion_channel::CompletionChannel;
+use crate::completion_queue::{CompletionQueue as Queue, CompletionQueueError};
+use crate::device::Context;
+use crate::error::{Error, Result};
+
+/// Completions taken from the ring at once by [`CompletionQueue::wait`].
+const BATCH: usize = 64;
+
+/// A completion queue. spec: IBA 10.8
+pub struct CompletionQueue {
+    context: Arc<Context>,
+    queue: Arc<Queue>,
+    /// Whether the background thread was asked to watch the sockets for it.
+    is_watched: AtomicBool,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        size: u32,
+        channel: Option<&Arc<CompletionChannel>>,
+        vector: u32,
+    ) -> Result<Self> {
+        context.process.check()?;
+        if vector as usize >= io::thread::cores() {
+            return Err(Error::Invalid("the device has fewer completion vectors"));
+        }
+        let queue = Queue::new(size, channel.cloned(), Arc::clone(&context.events))
+            .map_err(Error::CompletionQueue)?;
+        Ok(Self {
+            context: Arc::clone(context),
+            queue: Arc::new(queue),
+            is_watched: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn queue(&self) -> Arc<Queue> {
+        Arc::clone(&self.queue)
+    }
+
+    /// How many completions it holds.
+    pub fn capacity(&self) -> u32 {
+        self.queue.capacity()
+    }
+
+    /// Sets what events carry to name this queue.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.queue.set_cookie(cookie);
+    }
+
+    /// Takes completions, and looks for new ones when there are none. Returns how many.
+    pub fn poll(&self, into: &mut [WorkCompletion]) -> usize {
+        match self.context.process.core() {
+            Some(core) if io::fork::generation() == self.context.process.generation() => {
+                core.poll(&self.queue, into)
+            }
+            _ => 0,
+        }
+    }
+
+    /// One event for the next completion; with `solicited_only` for the next solicited one or error.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn request_notify(&self, solicited_only: bool) -> Result<()> {
+        let process = &self.context.process;
+        if io::fork::generation() != process.generation() {
+            return Err(Error::Forked);
+        }
+        self.queue.request_notify(solicited_only);
+        if self.queue.channel().is_some() {
+            // the program waits in its own epoll, which the library cannot see: from now on the
+            // thread watches the socket for it
+            if !self.is_watched.swap(true, Ordering::SeqCst) {
+                process.watched.fetch_add(1, Ordering::SeqCst);
+            }
+            process.wake_before_blocking();
+        }
+        Ok(())
+    }
+
+    /// Changes the size to at least `size`.
+    ///
+    /// # Errors
+    /// [`Error::CompletionQueue`].
+    pub fn resize(&self, size: u32) -> Result<u32> {
+        self.queue.resize(size).map_err(Error::CompletionQueue)
+    }
+
+    /// Ends its events: waits until those given are acknowledged. C's `destroy` calls it.
+    ///
+    /// # Errors
+    /// [`Error::CompletionQueue`] while queue pairs use it.
+    pub fn close(&self) -> Result<()> {
+        self.queue.close().map_err(Error::CompletionQueue)
+    }
+
+    /// Polls until there is a completion or `timeout` passed, and gives all that are there; empty
+    /// after the timeout.
+    pub fn wait(&self, timeout: Duration) -> Vec<Completion> {
+        let deadline = std::time::Instant::now() + timeout;
+        let empty = WorkCompletion::success(
+            0,
+            engine::CompletionOpcode::Send,
+            0,
+            wire::Qpn::default(),
+        );
+        let mut taken = [empty; BATCH];
+        loop {
+            let count = self.poll(&mut taken);
+            if count > 0 {
+                return taken[..count].iter().copied().map(Completion).collect();
+            }
+            if std::time::Instant::now() >= deadline {
+                return Vec::new();
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        if self.is_watched.load(Ordering::SeqCst) {
+            self.context.process.watched.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A completion, which is a result.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion(pub WorkCompletion);
+
+impl Completion {
+    /// What was done, or why not.
+    ///
+    /// # Errors
+    /// [`WorkError`] for any status but success.
+    pub fn result(&self) -> std::result::Result<WorkCompletion, WorkError> {
+        match self.0.status {
+            Status::Success => Ok(self.0),
+            status => Err(WorkError { id: self.0.id, status, vendor: self.0.vendor_error }),
+        }
+    }
+}
+
+/// A work request that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("work request {id} failed: {status:?}")]
+pub struct WorkError {
+    /// The program's number of it.
+    pub id: u64,
+    /// How.
+    pub status: Status,
+    /// A finer reason; 0 where there is none.
+    pub vendor: u32,
+}
+
+impl From<CompletionQueueError> for Error {
+    fn from(error: CompletionQueueError) -> Self {
+        Self::CompletionQueue(error)
+    }
+}

@@ -1,0 +1,113 @@
+//! What a verb answers when it cannot be accepted. One that was accepted can only fail as a
+//! completion.
+
+use engine::qp::{ModifyError, PostError};
+
+use crate::completion_queue::CompletionQueueError;
+
+/// Result of a verb.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a verb was refused; nothing was changed. The text says what was attempted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No link has this name.
+    #[error(
+        "no RDMA device is called '{0}': `softrdma link show` lists them, \
+         `softrdma link add {0} type rxe netdev DEV` makes it"
+    )]
+    NoDevice(String),
+    /// The broker cannot be reached or refused.
+    #[error(transparent)]
+    Broker(#[from] broker::client::ConnectError),
+    /// The broker refused a call, or does not answer.
+    #[error(transparent)]
+    Call(broker::client::CallError),
+    /// The fault plan in the environment is wrong.
+    #[error("SOFTRDMA_FAULTS: {0}")]
+    Faults(tap::PlanError),
+    /// Memory cannot be registered.
+    #[error("cannot register memory: {0}")]
+    Register(crate::memory::RegisterError),
+    /// A completion queue refuses.
+    #[error(transparent)]
+    CompletionQueue(CompletionQueueError),
+    /// An argument is outside what the standard or the device allows.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The transition or its attributes are wrong.
+    #[error("modify refused: {0:?}")]
+    Modify(ModifyError),
+    /// The index names no valid GID.
+    #[error("GID index {0} is empty: `softrdma devinfo -v` lists the table")]
+    EmptyGid(u16),
+    /// The GID is the synthetic one and no socket can send from it to another host.
+    #[error(
+        "GID {gid} is made of the interface's MAC and no address of it: \
+         use a GID index with an address (`softrdma devinfo -v`)"
+    )]
+    SyntheticGid {
+        /// The GID.
+        gid: wire::Gid,
+    },
+    /// A work request was refused.
+    #[error("work request refused: {0:?}")]
+    Post(PostError),
+    /// A receive queue has no free place.
+    #[error("the receive queue is full")]
+    ReceiveQueueFull,
+    /// Something still uses the object.
+    #[error("{0} is still in use")]
+    Busy(&'static str),
+    /// The program's memory is not mapped, or not with the rights needed.
+    #[error("the range is not mapped with the rights that were asked for")]
+    BadAddress,
+    /// A table is full.
+    #[error("no room for another {0}")]
+    NoRoom(&'static str),
+    /// The object was made before this process forked; make a new one.
+    #[error("the object belongs to the parent of this process")]
+    Forked,
+    /// The broker died, and with it the device.
+    #[error("the broker died: close the device and open it again")]
+    DeviceFatal,
+    /// Not in this version.
+    #[error("{0} is not supported")]
+    Unsupported(&'static str),
+    /// The kernel refused something.
+    #[error("{attempt}: {errno}")]
+    System {
+        /// What was attempted.
+        attempt: &'static str,
+        /// What the kernel said.
+        errno: io::Errno,
+    },
+}
+
+impl Error {
+    /// The errno value that C programs expect.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NoDevice(_) => libc::ENODEV,
+            Self::Broker(error) => error.errno(),
+            Self::Call(error) => error.errno(),
+            Self::Register(error) => error.errno(),
+            Self::CompletionQueue(CompletionQueueError::Busy) => libc::EBUSY,
+            Self::Invalid(_)
+            | Self::Modify(_)
+            | Self::Faults(_)
+            | Self::CompletionQueue(CompletionQueueError::InvalidSize) => libc::EINVAL,
+            Self::EmptyGid(_) => libc::ENODATA,
+            Self::SyntheticGid { .. } => libc::EADDRNOTAVAIL,
+            Self::Post(PostError::QueueFull) | Self::ReceiveQueueFull | Self::NoRoom(_) => {
+                libc::ENOMEM
+            }
+            Self::Post(_) => libc::EINVAL,
+            Self::Busy(_) => libc::EBUSY,
+            Self::BadAddress => libc::EFAULT,
+            Self::Forked | Self::DeviceFatal => libc::EIO,
+            Self::Unsupported(_) => libc::EOPNOTSUPP,
+            Self::System { errno, .. } => errno.raw_os_error(),
+        }
+    }
+}

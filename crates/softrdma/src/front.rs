@@ -1,0 +1,188 @@
+//! The side of a queue pair that programs touch without the shard's lock: its send ring, its
+//! receive queue, a copy of its state.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use engine::qp::{Capabilities, Operation, Payload, PostError, SendRequest, State};
+use engine::{AsyncEvent, QpIndex, ReceiveWqe};
+use wire::Qpn;
+
+use crate::attributes::MAX_MESSAGE;
+use crate::completion_queue::CompletionQueueUse;
+use crate::error::{Error, Result};
+use crate::event_queue::{EventKind, EventQueue};
+use crate::receive_queue::ReceiveQueue;
+use crate::ring::{PostedSend, SendRing};
+use crate::shard::DeviceHost;
+
+/// See the module.
+pub struct Front {
+    qpn: Qpn,
+    capabilities: Capabilities,
+    state: AtomicU8,
+    /// Whether the shard was told that the ring is not empty.
+    pub(crate) announced: AtomicBool,
+    sends: SendRing,
+    receives: Arc<ReceiveQueue>,
+    events: Arc<EventQueue>,
+    /// What the program knows the queue pair by.
+    cookie: AtomicU64,
+    /// EBUSY of completion queues counts these.
+    _queues: [CompletionQueueUse; 2],
+}
+
+impl Front {
+    /// A queue pair in RESET.
+    pub fn new(
+        qpn: Qpn,
+        capabilities: Capabilities,
+        receives: Arc<ReceiveQueue>,
+        events: Arc<EventQueue>,
+        queues: [CompletionQueueUse; 2],
+    ) -> Self {
+        Self {
+            qpn,
+            capabilities,
+            state: AtomicU8::new(State::Reset as u8),
+            announced: AtomicBool::new(false),
+            sends: SendRing::new(capabilities.send_wr_max),
+            receives,
+            events,
+            cookie: AtomicU64::new(0),
+            _queues: queues,
+        }
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// Its index in the shard.
+    pub fn index(&self) -> QpIndex {
+        QpIndex(self.qpn.index())
+    }
+
+    /// Its sizes.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// Its state as far as posting is concerned.
+    pub fn state(&self) -> State {
+        State::from_code(u32::from(self.state.load(Ordering::SeqCst))).unwrap_or(State::Error)
+    }
+
+    pub(crate) fn set_state(&self, state: State) {
+        self.state.store(state as u8, Ordering::SeqCst);
+    }
+
+    /// Sets what events carry to name this queue pair.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.cookie.store(cookie, Ordering::Relaxed);
+    }
+
+    /// Queues a send. When the ring seems full, `settle` takes it over into the engine and tells the
+    /// ring what is really outstanding.
+    pub(crate) fn queue_send(
+        &self,
+        request: &SendRequest<'_>,
+        settle: impl FnOnce(),
+    ) -> Result<()> {
+        self.check_send(request).map_err(Error::Post)?;
+        if self.sends.push(request).is_ok() {
+            return Ok(());
+        }
+        settle();
+        self.sends.push(request).map_err(|_| Error::Post(PostError::QueueFull))
+    }
+
+    /// What can be said of a send without the engine. spec: IBA 11.4.1.1
+    fn check_send(&self, request: &SendRequest<'_>) -> std::result::Result<(), PostError> {
+        match self.state() {
+            State::Reset | State::Init | State::ReadyToReceive => return Err(PostError::WrongState),
+            _ => {}
+        }
+        let brings_back = matches!(
+            request.operation,
+            Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. }
+        );
+        let length = match request.payload {
+            Payload::Sges(sges) => {
+                if sges.len() > self.capabilities.send_sge_max as usize {
+                    return Err(PostError::TooManySges);
+                }
+                sges.iter().map(|sge| u64::from(sge.length)).sum()
+            }
+            Payload::Inline(_) if brings_back => return Err(PostError::InlineNotAllowed),
+            Payload::Inline(bytes) => {
+                if bytes.len() > self.capabilities.inline_max as usize {
+                    return Err(PostError::InlineTooLong);
+                }
+                bytes.len() as u64
+            }
+        };
+        if length > u64::from(MAX_MESSAGE) {
+            return Err(PostError::MessageTooLong);
+        }
+        if let Operation::CompareSwap { remote, .. } | Operation::FetchAdd { remote, .. } =
+            request.operation
+            && (length < 8 || remote.address % 8 != 0)
+        {
+            return Err(PostError::BadAtomic);
+        }
+        Ok(())
+    }
+
+    /// Queues a receive.
+    pub(crate) fn queue_receive(&self, wqe: ReceiveWqe) -> Result<()> {
+        if self.state() == State::Reset {
+            return Err(Error::Post(PostError::WrongState));
+        }
+        if wqe.sges.len() > self.capabilities.receive_sge_max as usize {
+            return Err(Error::Post(PostError::TooManySges));
+        }
+        self.receives.post(wqe).map_err(|_| Error::ReceiveQueueFull)
+    }
+
+    /// Gives what was posted to the engine, in order. Within the shard's lock; `scratch` is kept for
+    /// its memory.
+    pub(crate) fn hand_over(
+        &self,
+        engine: &mut engine::Shard<DeviceHost>,
+        scratch: &mut Vec<PostedSend>,
+    ) {
+        self.sends.drain(scratch);
+        for posted in scratch.drain(..) {
+            if let Err(error) = engine.post_send(self.index(), &posted.request()) {
+                // the ring made the same checks; a reset between post and now drops what was posted
+                tracing::debug!(?error, qpn = %self.qpn, "a posted request met a reset");
+            }
+        }
+    }
+
+    /// The same, and tells the ring how much of it the engine still holds.
+    pub(crate) fn settle(
+        &self,
+        engine: &mut engine::Shard<DeviceHost>,
+        scratch: &mut Vec<PostedSend>,
+    ) {
+        self.hand_over(engine, scratch);
+        self.sends.settle(engine.send_outstanding(self.index()));
+    }
+
+    /// RESET: what was posted vanishes.
+    pub(crate) fn clear(&self) {
+        self.sends.clear();
+        self.receives.clear();
+    }
+
+    /// Puts an asynchronous event into the context's queue.
+    pub(crate) fn report(&self, event: AsyncEvent) {
+        let cookie = self.cookie.load(Ordering::Relaxed);
+        if let Some(kind) = EventKind::of(event) {
+            self.events.push(kind, cookie);
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! Queue pairs of programs. spec: IBA 10.3, 11.2.5
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::qp::{
+    AttributeMask, Attributes, Capabilities, Operation, Payload, RemoteMemory, SendFlags,
+    SendRequest, State,
+};
+use engine::{Access, QpView, ReceiveWqe, Sge};
+use serde::{Deserialize, Serialize};
+use wire::{Gid, Psn, Qpn};
+
+use crate::address::AddressVector;
+use crate::attributes::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
+use crate::core::{Core, QueuePairSpec};
+use crate::cq::CompletionQueue;
+use crate::error::{Error, Result};
+use crate::front::Front;
+use crate::network::UdpNetwork;
+use crate::process::Process;
+use crate::protection_domain::{PdInner, ProtectionDomain};
+use crate::ring::capacity_for;
+
+/// What a queue pair is made of.
+pub struct QueuePairOptions<'a> {
+    /// Completions of sends.
+    pub send_cq: &'a CompletionQueue,
+    /// Completions of receives.
+    pub receive_cq: &'a CompletionQueue,
+    /// Sizes asked for; at least so much is granted.
+    pub capabilities: Capabilities,
+    /// Whether every send completes with a completion.
+    pub signal_all: bool,
+}
+
+impl<'a> QueuePairOptions<'a> {
+    /// A reliable connection with one completion queue, 128 sends and 128 receives of one element.
+    pub fn rc(cq: &'a CompletionQueue) -> Self {
+        Self {
+            send_cq: cq,
+            receive_cq: cq,
+            capabilities: Capabilities {
+                send_wr_max: 128,
+                receive_wr_max: 128,
+                send_sge_max: 1,
+                receive_sge_max: 1,
+                inline_max: 0,
+            },
+            signal_all: false,
+        }
+    }
+
+    /// Sends outstanding at once.
+    #[must_use]
+    pub fn send_depth(mut self, count: u32) -> Self {
+        self.capabilities.send_wr_max = count;
+        self
+    }
+
+    /// Receives outstanding at once.
+    #[must_use]
+    pub fn receive_depth(mut self, count: u32) -> Self {
+        self.capabilities.receive_wr_max = count;
+        self
+    }
+}
+
+/// Where a queue pair can be reached, to be sent to the peer over any side channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// Its number.
+    pub qpn: u32,
+    /// Its first PSN.
+    pub psn: u32,
+    /// Its address.
+    pub gid: [u8; 16],
+}
+
+/// How a connection behaves. The defaults are those of `rdma_cm`'s users: 7 retries each.
+#[derive(Clone, Copy, Debug)]
+pub struct RcOptions {
+    /// Our place in the GID table.
+    pub gid_index: u8,
+    /// What the peer may do with our memory.
+    pub access: Access,
+    /// 4.096 µs · 2^n until a retry; 14 is 67 ms.
+    pub timeout: u8,
+    /// Retries after timeouts, 0 to 7.
+    pub retry_count: u8,
+    /// Retries when the peer has no receive posted; 7 is without end.
+    pub rnr_retry: u8,
+    /// READs and atomics in flight in each direction.
+    pub max_rd_atomic: u8,
+    /// RNR timer code; 12 is 0.64 ms.
+    pub min_rnr_timer: u8,
+}
+
+impl Default for RcOptions {
+    fn default() -> Self {
+        Self {
+            gid_index: 1,
+            access: Access::LOCAL_WRITE
+                | Access::REMOTE_READ
+                | Access::REMOTE_WRITE
+                | Access::REMOTE_ATOMIC,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 16,
+            min_rnr_timer: 12,
+        }
+    }
+}
+
+/// A reliable connection.
+pub struct QueuePair {
+    pd: Arc<PdInner>,
+    front: Arc<Front>,
+    first_psn: Psn,
+    /// What `modify` was given last, for `query`.
+    address: Mutex<AddressVector>,
+}
+
+impl QueuePair {
+    pub(crate) fn new(pd: &ProtectionDomain, options: QueuePairOptions<'_>) -> Result<Self> {
+        let process = &pd.0.context.process;
+        process.check()?;
+        for cq in [options.send_cq, options.receive_cq] {
+            if !Arc::ptr_eq(&cq.context().process, process) {
+                return Err(Error::Invalid("the completion queue is of another process"));
+            }
+        }
+        let capabilities = granted(&options.capabilities)?;
+        let core = process.core_or_make()?;
+        let front = core.create_queue_pair(QueuePairSpec {
+            pd: pd.0.id,
+            send_cq: options.send_cq.queue(),
+            receive_cq: options.receive_cq.queue(),
+            capabilities,
+            signal_all: options.signal_all,
+            events: Arc::clone(&pd.0.context.events),
+        })?;
+        let first_psn = random_psn();
+        Ok(Self { pd: Arc::clone(&pd.0), front, first_psn, address: Mutex::default() })
+    }
+
+    fn process(&self) -> &Process {
+        &self.pd.context.process
+    }
+
+    fn core(&self) -> Result<&Core<UdpNetwork>> {
+        self.process().core().ok_or(Error::DeviceFatal)
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.front.qpn()
+    }
+
+    /// Sizes as granted: at least what was asked for.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.front.capabilities()
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.front.state()
+    }
+
+    /// What events of this queue pair carry to name it.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.front.set_cookie(cookie);
+    }
+
+    /// Where the peer reaches it, with the address at `gid_index`.
+    ///
+    /// # Errors
+    /// [`Error::EmptyGid`].
+    pub fn endpoint(&self, gid_index: u8) -> Result<Endpoint> {
+        let index = u16::from(gid_index);
+        let link = self.pd.context.link();
+        let gid = link.gid(index).ok_or(Error::EmptyGid(index))?.gid;
+        Ok(Endpoint { qpn: self.qpn().get(), psn: self.first_psn.get(), gid: gid.0 })
+    }
+
+    /// Takes the queue pair from RESET to RTS, connected to `peer`.
+    ///
+    /// # Errors
+    /// Those of [`Self::modify`].
+    pub fn connect(&self, peer: Endpoint, options: &RcOptions) -> Result<()> {
+        let attributes = Attributes {
+            port: 1,
+            access: options.access,
+            path_mtu: self.pd.context.link().active_mtu,
+            timeout: options.timeout,
+            retry_count: options.retry_count,
+            rnr_retry: options.rnr_retry,
+            rq_psn: Psn::truncated(peer.psn),
+            sq_psn: self.first_psn,
+            max_rd_atomic: options.max_rd_atomic,
+            max_dest_rd_atomic: options.max_rd_atomic,
+            min_rnr_timer: options.min_rnr_timer,
+            dest_qpn: Qpn::new(peer.qpn).ok_or(Error::Invalid("the peer's QPN has over 24 bits"))?,
+            ..Attributes::default()
+        };
+        let address = AddressVector {
+            source_index: options.gid_index,
+            dest: Gid(peer.gid),
+            port: 1,
+            ..AddressVector::default()
+        };
+        use AttributeMask as Mask;
+        let steps = [
+            (State::Init, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS),
+            (
+                State::ReadyToReceive,
+                Mask::ADDRESS_VECTOR
+                    | Mask::PATH_MTU
+                    | Mask::DEST_QPN
+                    | Mask::RQ_PSN
+                    | Mask::MAX_DEST_RD_ATOMIC
+                    | Mask::MIN_RNR_TIMER,
+            ),
+            (
+                State::ReadyToSend,
+                Mask::TIMEOUT
+                    | Mask::RETRY_COUNT
+                    | Mask::RNR_RETRY
+                    | Mask::SQ_PSN
+                    | Mask::MAX_RD_ATOMIC,
+            ),
+        ];
+        for (state, mask) in steps {
+            self.modify(&Attributes { state, ..attributes }, &address, Mask::STATE | mask)?;
+        }
+        Ok(())
+    }
+
+    /// Changes state and attributes; only what `mask` names is read. `attributes.path` is made
+    /// from `address`.
+    ///
+    /// # Errors
+    /// [`Error::Modify`], [`Error::EmptyGid`], [`Error::SyntheticGid`]; nothing was changed.
+    pub fn modify(
+        &self,
+        attributes: &Attributes,
+        address: &AddressVector,
+        mask: AttributeMask,
+    ) -> Result<()> {
+        self.process().check()?;
+        let core = self.core()?;
+        let mut attributes = *attributes;
+        if mask.contains(AttributeMask::PATH_MTU)
+            && attributes.path_mtu > self.pd.context.link().active_mtu
+        {
+            return Err(Error::Invalid("the path MTU is larger than the link's active MTU"));
+        }
+        if mask.contains(AttributeMask::ADDRESS_VECTOR) {
+            core.check_modify(&self.front, &attributes, mask)?;
+            if address.port > 1 {
+                return Err(Error::Invalid("the device has port 1 only"));
+            }
+            attributes.path = self.pd.context.path(address)?;
+        }
+        core.modify(&self.front, &attributes, mask)?;
+        if mask.contains(AttributeMask::ADDRESS_VECTOR) {
+            *self.address.lock().unwrap_or_else(PoisonError::into_inner) = *address;
+        }
+        Ok(())
+    }
+
+    /// Attributes as they are now, and the address vector that `modify` was given.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn query(&self) -> Result<(QpView, AddressVector)> {
+        if matches!(self.process().check(), Err(Error::Forked)) {
+            return Err(Error::Forked);
+        }
+        let view = self.core()?.query(&self.front).ok_or(Error::DeviceFatal)?;
+        Ok((view, *self.address.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Posts one send work request.
+    ///
+    /// # Errors
+    /// [`Error::Post`]; nothing was queued.
+    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
+        self.queue_send(request)?;
+        self.flush_sends();
+        Ok(())
+    }
+
+    /// Queues a send work request; [`Self::flush_sends`] transmits.
+    ///
+    /// # Errors
+    /// [`Error::Post`]; nothing was queued.
+    pub fn queue_send(&self, request: &SendRequest<'_>) -> Result<()> {
+        if io::fork::generation() != self.process().generation() {
+            return Err(Error::Forked);
+        }
+        self.core()?.queue_send(&self.front, request)
+    }
+
+    /// Transmits what was queued.
+    pub fn flush_sends(&self) {
+        if let Some(core) = self.process().core() {
+            let deadline = core.kick(&self.front);
+            self.process().wake_before(deadline);
+        }
+    }
+
+    /// Posts one receive work request.
+    ///
+    /// # Errors
+    /// [`Error::ReceiveQueueFull`], [`Error::Post`].
+    pub fn post_receive(&self, id: u64, sges: &[Sge]) -> Result<()> {
+        if io::fork::generation() != self.process().generation() {
+            return Err(Error::Forked);
+        }
+        self.core()?.post_receive(&self.front, ReceiveWqe { id, sges: sges.into() })
+    }
+
+    /// Copies memory of the program for an inline send.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`] if it is not mapped.
+    pub fn copy_inline(&self, address: u64, into: &mut [u8]) -> Result<()> {
+        self.process().memory.copy_in(address, into).map_err(|_| Error::BadAddress)
+    }
+
+    /// A batch of sends: one lock, one run where sizes allow.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch { qp: self, requests: Vec::new() }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        if matches!(self.process().check(), Err(Error::Forked)) {
+            return;
+        }
+        if let Some(core) = self.process().core() {
+            core.destroy_queue_pair(&self.front);
+        }
+    }
+}
+
+/// Where a connection of this API starts to count; peers learn it from the endpoint.
+fn random_psn() -> Psn {
+    let mut bytes = [0; 4];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) {
+        Ok(4) => Psn::truncated(u32::from_ne_bytes(bytes)),
+        _ => Psn::truncated(io::clock::now_ns() as u32),
+    }
+}
+
+/// Sizes as they are granted: queues to 2^n - 1, inline data to whole elements, as the kernel does.
+fn granted(asked: &Capabilities) -> Result<Capabilities> {
+    if asked.send_wr_max > MAX_QP_WR || asked.receive_wr_max > MAX_QP_WR {
+        return Err(Error::Invalid("the queue is larger than max_qp_wr"));
+    }
+    if asked.send_sge_max > MAX_SGE || asked.receive_sge_max > MAX_SGE {
+        return Err(Error::Invalid("more elements than max_sge"));
+    }
+    if asked.inline_max > MAX_INLINE {
+        return Err(Error::Invalid("more inline data than 512 bytes"));
+    }
+    let slots = |count| if count == 0 { 0 } else { capacity_for(count) };
+    let inline = asked.inline_max.max(16 * asked.send_sge_max);
+    Ok(Capabilities {
+        send_wr_max: slots(asked.send_wr_max),
+        receive_wr_max: slots(asked.receive_wr_max),
+        send_sge_max: asked.send_sge_max.max(inline / 16).min(MAX_SGE),
+        receive_sge_max: asked.receive_sge_max,
+        inline_max: inline,
+    })
+}
+
+/// Sends that are posted together.
+pub struct Batch<'a> {
+    qp: &'a QueuePair,
+    requests: Vec<BatchedRequest>,
+}
+
+struct BatchedRequest {
+    id: u64,
+    operation: Operation,
+    flags: SendFlags,
+    sge: Sge,
+}
+
+impl Batch<'_> {
+    /// Adds a WRITE of `from` to `to`.
+    pub fn write(&mut self, from: Sge, to: RemoteMemory) -> Posting<'_> {
+        self.add(Operation::Write(to), from)
+    }
+
+    /// Adds a READ of `from` into `to`.
+    pub fn read(&mut self, to: Sge, from: RemoteMemory) -> Posting<'_> {
+        self.add(Operation::Read(from), to)
+    }
+
+    /// Adds a SEND.
+    pub fn send(&mut self, from: Sge) -> Posting<'_> {
+        self.add(Operation::Send, from)
+    }
+
+    /// Adds a COMPARE and SWAP; the old value comes to `result`.
+    pub fn compare_swap(
+        &mut self,
+        result: Sge,
+        remote: RemoteMemory,
+        compare: u64,
+        swap: u64,
+    ) -> Posting<'_> {
+        self.add(Operation::CompareSwap { remote, compare, swap }, result)
+    }
+
+    /// Adds a FETCH and ADD; the old value comes to `result`.
+    pub fn fetch_add(&mut self, result: Sge, remote: RemoteMemory, add: u64) -> Posting<'_> {
+        self.add(Operation::FetchAdd { remote, add }, result)
+    }
+
+    fn add(&mut self, operation: Operation, sge: Sge) -> Posting<'_> {
+        let request = BatchedRequest { id: 0, operation, flags: SendFlags::empty(), sge };
+        self.requests.push(request);
+        // ok: pushed on the line above
+        Posting(self.requests.last_mut().expect("just pushed"))
+    }
+
+    /// Posts all of them in order.
+    ///
+    /// # Errors
+    /// The first that was refused, and how many before it were accepted.
+    pub fn post(self) -> std::result::Result<(), BatchError> {
+        let mut outcome = Ok(());
+        for (accepted, request) in self.requests.iter().enumerate() {
+            let queued = self.qp.queue_send(&SendRequest {
+                id: request.id,
+                operation: request.operation,
+                flags: request.flags,
+                payload: Payload::Sges(std::slice::from_ref(&request.sge)),
+            });
+            if let Err(cause) = queued {
+                outcome = Err(BatchError { accepted, cause });
+                break;
+            }
+        }
+        self.qp.flush_sends();
+        outcome
+    }
+}
+
+/// Some of a batch was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{accepted} work requests were accepted, then: {cause}")]
+pub struct BatchError {
+    /// How many were accepted before.
+    pub accepted: usize,
+    /// Why the next was not.
+    #[source]
+    pub cause: Error,
+}
+
+/// A work request being written down.
+pub struct Posting<'a>(&'a mut BatchedRequest);
+
+impl Posting<'_> {
+    /// The program's number.
+    pub fn id(self, id: u64) -> Self {
+        self.0.id = id;
+        self
+    }
+
+    /// Completes with a completion.
+    pub fn signaled(self) -> Self {
+        self.0.flags |= SendFlags::SIGNALED;
+        self
+    }
+
+    /// Waits for READs and atomics before it.
+    pub fn fenced(self) -> Self {
+        self.0.flags |= SendFlags::FENCE;
+        self
+    }
+
+    /// Carries immediate data; a SEND or WRITE then says so, anything else is left as it is.
+    pub fn immediate(self, value: u32) -> Self {
+        let bytes = value.to_be_bytes();
+        self.0.operation = match self.0.operation {
+            Operation::Send => Operation::SendImmediate(bytes),
+            Operation::Write(remote) => Operation::WriteImmediate(remote, bytes),
+            other => other,
+        };
+        self
+    }
+}

@@ -1,0 +1,167 @@
+//! Packets that reached the wrong process: the kernel steers a merged datagram by its first
+//! packet, and stacks that are not ours may have packets of several of our processes merged.
+//!
+//! Such a packet travels, verified and with its original addresses, over a private datagram socket
+//! to the process that has its slot. Only the own user is believed, and the rate is bounded.
+
+use std::io::IoSlice;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use engine::PathMeta;
+use io::fdpass::{DatagramSocket, Sent};
+
+/// Packets passed on in one second at most: more is not bad luck but a wrong set-up.
+const PER_SECOND_MAX: u32 = 10_000;
+/// Source and destination address, interface, traffic class.
+const PREFIX: usize = 16 + 16 + 4 + 1;
+/// Largest packet: 4096 bytes of payload and the longest chain of headers.
+const PACKET_MAX: usize = 4096 + 128;
+
+/// The name of the steering socket of a slot.
+pub type SlotName = Box<dyn Fn(u8) -> String + Send>;
+
+/// A packet as it arrived at the process that passed it on.
+#[derive(Clone, Debug)]
+pub struct ForeignPacket {
+    /// What its IP header said.
+    pub meta: PathMeta,
+    /// BTH to ICRC.
+    pub bytes: Vec<u8>,
+}
+
+/// The two ways of a slot: out to any other, in from them.
+pub struct Steering {
+    socket: DatagramSocket,
+    name_of: SlotName,
+    own_uid: u32,
+    second: u64,
+    passed_in_second: u32,
+}
+
+impl Steering {
+    /// On a leased socket, which brings the credentials of senders.
+    pub fn new(socket: OwnedFd, name_of: SlotName) -> Self {
+        Self {
+            socket: DatagramSocket::from_fd(socket),
+            name_of,
+            own_uid: rustix::process::geteuid().as_raw(),
+            second: 0,
+            passed_in_second: 0,
+        }
+    }
+
+    /// Readable when a packet was passed on to us.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Passes a verified packet on to its slot; whether it was taken.
+    pub fn pass_on(&mut self, slot: u8, meta: &PathMeta, bytes: &[u8], now_ns: u64) -> bool {
+        let second = now_ns / 1_000_000_000;
+        if second != self.second {
+            (self.second, self.passed_in_second) = (second, 0);
+        }
+        if self.passed_in_second == PER_SECOND_MAX {
+            return false;
+        }
+        self.passed_in_second += 1;
+        let prefix = prefix(meta);
+        let payload = [IoSlice::new(&prefix), IoSlice::new(bytes)];
+        matches!(self.socket.send_to((self.name_of)(slot).as_bytes(), &payload), Ok(Sent::Sent))
+    }
+
+    /// The next packet that another process of the same user passed on to us.
+    pub fn receive(&mut self) -> Option<ForeignPacket> {
+        let mut buffer = [0; PREFIX + PACKET_MAX];
+        // strangers can send to an abstract name: their messages are read and forgotten
+        while let Ok(Some(message)) = self.socket.receive(&mut buffer) {
+            let is_own = message
+                .credentials
+                .is_some_and(|sender| sender.uid == self.own_uid || sender.uid == 0);
+            if !is_own || message.truncated {
+                continue;
+            }
+            if let Some((head, bytes)) = buffer[..message.length].split_first_chunk::<PREFIX>() {
+                return Some(ForeignPacket { meta: meta(head), bytes: bytes.to_vec() });
+            }
+        }
+        None
+    }
+}
+
+fn prefix(meta: &PathMeta) -> [u8; PREFIX] {
+    let mut bytes = [0; PREFIX];
+    bytes[..16].copy_from_slice(&octets(meta.source));
+    bytes[16..32].copy_from_slice(&octets(meta.destination));
+    bytes[32..36].copy_from_slice(&meta.interface.to_be_bytes());
+    bytes[36] = meta.traffic_class;
+    bytes
+}
+
+fn meta(bytes: &[u8; PREFIX]) -> PathMeta {
+    let mut octets = [[0; 16]; 2];
+    octets[0].copy_from_slice(&bytes[..16]);
+    octets[1].copy_from_slice(&bytes[16..32]);
+    let [source, destination] = octets.map(|octets| Ipv6Addr::from(octets).to_canonical());
+    let mut interface = [0; 4];
+    interface.copy_from_slice(&bytes[32..36]);
+    PathMeta {
+        source,
+        destination,
+        interface: u32::from_be_bytes(interface),
+        traffic_class: bytes[36],
+    }
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_way() {
+        for (source, destination) in [("10.0.0.1", "10.0.0.2"), ("fe80::1", "::1")] {
+            let sent = PathMeta {
+                source: source.parse().expect("a literal"),
+                destination: destination.parse().expect("a literal"),
+                interface: 7,
+                traffic_class: 0x62,
+            };
+            assert_eq!(meta(&prefix(&sent)), sent);
+        }
+    }
+
+    #[test]
+    fn a_packet_reaches_the_slot_it_is_passed_on_to() {
+        let name = |slot: u8| format!("softrdma-test-{}/{slot}", std::process::id());
+        let bind = |slot: u8| DatagramSocket::bind(name(slot).as_bytes()).expect("a free name");
+        let steering = |slot: u8| Steering {
+            socket: bind(slot),
+            name_of: Box::new(name),
+            own_uid: rustix::process::geteuid().as_raw(),
+            second: 0,
+            passed_in_second: 0,
+        };
+        let (mut one, mut two) = (steering(1), steering(2));
+        let meta = PathMeta {
+            source: "10.0.0.1".parse().expect("a literal"),
+            destination: "10.0.0.2".parse().expect("a literal"),
+            interface: 3,
+            traffic_class: 0,
+        };
+        assert!(one.pass_on(2, &meta, b"packet", 0));
+        let packet = two.receive().expect("just sent");
+        assert_eq!((packet.meta, packet.bytes.as_slice()), (meta, b"packet".as_slice()));
+        assert!(!one.pass_on(9, &meta, b"packet", 0), "nobody has slot 9");
+        one.passed_in_second = PER_SECOND_MAX;
+        assert!(!one.pass_on(2, &meta, b"packet", 0), "the rate is bounded");
+        assert!(one.pass_on(2, &meta, b"packet", 1_000_000_000));
+    }
+}
