@@ -1,7 +1,7 @@
 //! Counters with the names of the kernel's rxe, and a reason for every silent drop.
 //!
-//! Plain numbers: a tap belongs to one shard, whose lock protects it. Who reports sums the shards with
-//! [`Counters::add`] and [`Drops::add`].
+//! Plain numbers: a tap belongs to one shard, whose lock protects it. Who reports sums the shards
+//! with [`Counters::add`] and [`Drops::add`].
 
 use core::fmt;
 

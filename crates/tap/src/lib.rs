@@ -1,10 +1,10 @@
 //! The one point every packet passes: counters and the seeded fault plan; sans-IO.
 //!
-//! All packets pass [`Tap::outgoing`] or [`Tap::incoming`] *finished*: identification and ICRC are in
-//! place. So a count is a count of what is on the wire, and a corrupted bit is one that the receiver
-//! can detect. What the tap decides is a [`Verdict`]; the caller carries it out, because only the
-//! caller owns the packet: one that is damaged or delayed leaves its run as an owned copy, and waits
-//! in a [`Delayed`] queue. The device and the simulator use the same plan.
+//! All packets pass [`Tap::outgoing`] or [`Tap::incoming`] *finished*: identification and ICRC are
+//! in place. So a count is a count of what is on the wire, and a corrupted bit is one that the
+//! receiver can detect. What the tap decides is a [`Verdict`]; the caller carries it out, because
+//! only the caller owns the packet: one that is damaged or delayed leaves its run as an owned copy,
+//! and waits in a [`Delayed`] queue. The device and the simulator use the same plan.
 //!
 //! | what | where |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! Headers, opcode tables and checksums of RoCEv2: bytes, no state.
 //!
-//! A RoCEv2 packet is a UDP datagram to port 4791 whose payload is
-//! `BTH | extension headers | payload | pad 0-3 | ICRC`. [`Packet::parse`] checks such bytes once and
-//! gives views; [`HeaderRepr`] writes the headers; [`icrc`] seals and verifies.
+//! A RoCEv2 packet is a UDP datagram to port 4791 whose payload is `BTH | extension headers |
+//! payload | pad 0-3 | ICRC`. [`Packet::parse`] checks such bytes once and gives views;
+//! [`HeaderRepr`] writes the headers; [`icrc`] seals and verifies.
 //!
 //! | header | section of the standard | file |
 //! |---|---|---|

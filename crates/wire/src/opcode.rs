@@ -1,13 +1,19 @@
 //! The opcode table: what each opcode of the BTH is and which headers follow it.
 //!
 //! Read first: IBA 9.2.1 (table 35), A14 (XRC), A17.9 (CNP), A19 (FLUSH, ATOMIC WRITE).
-//! The idea: the low five bits name an operation, the high three a transport class. `OPERATIONS`
-//! and `CLASSES` say both once; they are expanded at compile time to one row for each of the 256
-//! byte values. Sender, receiver, checks, decoder and tests read those rows.
+//! The idea: the low five bits name an operation, the high three a transport class. `table.rs` says
+//! both once and expands them at compile time to one row for each of the 256 byte values. Sender,
+//! receiver, checks, decoder and tests read those rows.
 
 use core::fmt;
 
 use crate::field::Mtu;
+
+mod header;
+mod table;
+
+pub use header::{Header, Headers};
+use table::{BY_MEANING, TABLE};
 
 /// A known opcode; made by [`Opcode::from_byte`] or [`Opcode::find`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -103,113 +109,6 @@ impl PayloadRule {
             Self::ZeroToMtu => length <= mtu,
             Self::Exactly8 => length == 8,
         }
-    }
-}
-
-/// The extension headers, in their order on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[allow(
-    missing_docs,
-    reason = "each variant is the standard's name of a header"
-)]
-pub enum Header {
-    Rdeth,
-    Xrceth,
-    Deth,
-    Feth,
-    Reth,
-    AtomicEth,
-    Aeth,
-    AtomicAckEth,
-    Immediate,
-    Ieth,
-    /// The 16 reserved bytes of a CNP.
-    CnpReserved,
-}
-
-impl Header {
-    /// All of them, in their order on the wire.
-    pub const ALL: [Self; 11] = [
-        Self::Rdeth,
-        Self::Xrceth,
-        Self::Deth,
-        Self::Feth,
-        Self::Reth,
-        Self::AtomicEth,
-        Self::Aeth,
-        Self::AtomicAckEth,
-        Self::Immediate,
-        Self::Ieth,
-        Self::CnpReserved,
-    ];
-
-    /// Bytes on the wire.
-    pub const fn length(self) -> usize {
-        match self {
-            Self::Rdeth | Self::Xrceth | Self::Feth => 4,
-            Self::Aeth | Self::Immediate | Self::Ieth => 4,
-            Self::Deth | Self::AtomicAckEth => 8,
-            Self::Reth | Self::CnpReserved => 16,
-            Self::AtomicEth => 28,
-        }
-    }
-}
-
-/// A set of extension headers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Headers(u16);
-
-impl Headers {
-    /// No extension header.
-    pub const EMPTY: Self = Self(0);
-
-    /// The set of `headers`.
-    pub const fn of(headers: &[Header]) -> Self {
-        let mut bits = 0;
-        let mut index = 0;
-        while index < headers.len() {
-            bits |= 1 << headers[index] as u16;
-            index += 1;
-        }
-        Self(bits)
-    }
-
-    /// Whether `header` is in the set.
-    #[inline]
-    pub const fn contains(self, header: Header) -> bool {
-        self.0 & (1 << header as u16) != 0
-    }
-
-    /// Both sets together.
-    #[must_use]
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Bytes of all headers of the set on the wire.
-    pub const fn length(self) -> usize {
-        let (mut length, mut index) = (0, 0);
-        while index < Header::ALL.len() {
-            if self.contains(Header::ALL[index]) {
-                length += Header::ALL[index].length();
-            }
-            index += 1;
-        }
-        length
-    }
-
-    /// The headers of the set, in their order on the wire.
-    pub fn iter(self) -> impl Iterator<Item = Header> {
-        Header::ALL
-            .into_iter()
-            .filter(move |&header| self.contains(header))
-    }
-}
-
-impl fmt::Debug for Headers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.iter()).finish()
     }
 }
 
@@ -422,196 +321,6 @@ named_opcodes! {
     UD_SEND_ONLY 0x64
     UD_SEND_ONLY_WITH_IMMEDIATE 0x65
     CNP 0x81
-}
-
-/// One operation: what the low five bits of an opcode mean in every class that has them.
-struct OperationRow {
-    low: u8,
-    name: &'static str,
-    operation: Operation,
-    place: Place,
-    attached: Attached,
-    headers: &'static [Header],
-    payload: PayloadRule,
-}
-
-/// One transport class: its high bits, the operations it has, and what it puts before their headers.
-struct ClassRow {
-    transport: Transport,
-    high: u8,
-    /// Bit n: the operation with low bits n exists.
-    operations: u32,
-    /// Headers before those of a request.
-    request: &'static [Header],
-    /// Headers before those of a response.
-    response: &'static [Header],
-}
-
-#[rustfmt::skip]
-const CLASSES: [ClassRow; 6] = {
-    use Header::{Deth, Rdeth, Xrceth};
-    /// Operations 0x00 to `last`.
-    const fn up_to(last: u8) -> u32 { (2 << last) - 1 }
-    /// One operation.
-    const fn bit(low: u8) -> u32 { 1 << low }
-    const EXTENDED: u32 = bit(0x1c) | bit(0x1d); // FLUSH, ATOMIC WRITE
-    const INVALIDATE: u32 = bit(0x16) | bit(0x17);
-    [
-        ClassRow { transport: Transport::Rc,  high: 0x00, operations: up_to(0x14) | INVALIDATE | EXTENDED, request: &[], response: &[] },
-        ClassRow { transport: Transport::Uc,  high: 0x20, operations: up_to(0x0b), request: &[], response: &[] },
-        ClassRow { transport: Transport::Rd,  high: 0x40, operations: up_to(0x15) | EXTENDED, request: &[Rdeth, Deth], response: &[Rdeth] },
-        ClassRow { transport: Transport::Ud,  high: 0x60, operations: bit(0x04) | bit(0x05), request: &[Deth], response: &[] },
-        ClassRow { transport: Transport::Cnp, high: 0x80, operations: 0, request: &[], response: &[] },
-        ClassRow { transport: Transport::Xrc, high: 0xa0, operations: up_to(0x14) | INVALIDATE, request: &[Xrceth], response: &[] },
-    ]
-};
-
-#[rustfmt::skip]
-const OPERATIONS: [OperationRow; 26] = {
-    use Attached::{Immediate as Imm, Invalidate as Inv, Nothing};
-    use Header::{Aeth, AtomicAckEth, AtomicEth, Feth, Ieth, Immediate, Reth};
-    use Operation as Op;
-    use PayloadRule::{ExactMtu, Exactly8, None, OneToMtu, ZeroToMtu};
-    use Place::{First, Last, Middle, Only};
-    const fn row(
-        low: u8, name: &'static str, operation: Operation, place: Place, attached: Attached,
-        headers: &'static [Header], payload: PayloadRule,
-    ) -> OperationRow {
-        OperationRow { low, name, operation, place, attached, headers, payload }
-    }
-    [
-        row(0x00, "SEND_FIRST",                Op::Send,              First,  Nothing, &[],                   ExactMtu),
-        row(0x01, "SEND_MIDDLE",               Op::Send,              Middle, Nothing, &[],                   ExactMtu),
-        row(0x02, "SEND_LAST",                 Op::Send,              Last,   Nothing, &[],                   OneToMtu),
-        row(0x03, "SEND_LAST_WITH_IMMEDIATE",  Op::Send,              Last,   Imm,     &[Immediate],          OneToMtu),
-        row(0x04, "SEND_ONLY",                 Op::Send,              Only,   Nothing, &[],                   ZeroToMtu),
-        row(0x05, "SEND_ONLY_WITH_IMMEDIATE",  Op::Send,              Only,   Imm,     &[Immediate],          ZeroToMtu),
-        row(0x06, "WRITE_FIRST",               Op::Write,             First,  Nothing, &[Reth],               ExactMtu),
-        row(0x07, "WRITE_MIDDLE",              Op::Write,             Middle, Nothing, &[],                   ExactMtu),
-        row(0x08, "WRITE_LAST",                Op::Write,             Last,   Nothing, &[],                   OneToMtu),
-        row(0x09, "WRITE_LAST_WITH_IMMEDIATE", Op::Write,             Last,   Imm,     &[Immediate],          OneToMtu),
-        row(0x0a, "WRITE_ONLY",                Op::Write,             Only,   Nothing, &[Reth],               ZeroToMtu),
-        row(0x0b, "WRITE_ONLY_WITH_IMMEDIATE", Op::Write,             Only,   Imm,     &[Reth, Immediate],    ZeroToMtu),
-        row(0x0c, "READ_REQUEST",              Op::ReadRequest,       Only,   Nothing, &[Reth],               None),
-        row(0x0d, "READ_RESPONSE_FIRST",       Op::ReadResponse,      First,  Nothing, &[Aeth],               ExactMtu),
-        row(0x0e, "READ_RESPONSE_MIDDLE",      Op::ReadResponse,      Middle, Nothing, &[],                   ExactMtu),
-        row(0x0f, "READ_RESPONSE_LAST",        Op::ReadResponse,      Last,   Nothing, &[Aeth],               OneToMtu),
-        row(0x10, "READ_RESPONSE_ONLY",        Op::ReadResponse,      Only,   Nothing, &[Aeth],               ZeroToMtu),
-        row(0x11, "ACKNOWLEDGE",               Op::Acknowledge,       Only,   Nothing, &[Aeth],               None),
-        row(0x12, "ATOMIC_ACKNOWLEDGE",        Op::AtomicAcknowledge, Only,   Nothing, &[Aeth, AtomicAckEth], None),
-        row(0x13, "COMPARE_SWAP",              Op::CompareSwap,       Only,   Nothing, &[AtomicEth],          None),
-        row(0x14, "FETCH_ADD",                 Op::FetchAdd,          Only,   Nothing, &[AtomicEth],          None),
-        row(0x15, "RESYNC",                    Op::Resync,            Only,   Nothing, &[],                   None),
-        row(0x16, "SEND_LAST_WITH_INVALIDATE", Op::Send,              Last,   Inv,     &[Ieth],               OneToMtu),
-        row(0x17, "SEND_ONLY_WITH_INVALIDATE", Op::Send,              Only,   Inv,     &[Ieth],               ZeroToMtu),
-        row(0x1c, "FLUSH",                     Op::Flush,             Only,   Nothing, &[Feth, Reth],         None),
-        row(0x1d, "ATOMIC_WRITE",              Op::AtomicWrite,       Only,   Nothing, &[Reth],               Exactly8),
-    ]
-};
-
-/// The congestion notification packet: the one operation of its class. spec: IBA A17.9.3
-const CNP: (u8, OperationRow) = (
-    0x81,
-    OperationRow {
-        low: 0x01,
-        name: "CNP",
-        operation: Operation::Cnp,
-        place: Place::Only,
-        attached: Attached::Nothing,
-        headers: &[Header::CnpReserved],
-        payload: PayloadRule::None,
-    },
-);
-
-/// Bytes before the first extension header: the BTH.
-const BTH_LENGTH: usize = 12;
-
-/// The row of a byte value that is no opcode.
-const NO_OPCODE: OpcodeInfo = OpcodeInfo {
-    name: "",
-    transport: Transport::Rc,
-    operation: Operation::Send,
-    place: Place::Only,
-    attached: Attached::Nothing,
-    headers: Headers::EMPTY,
-    extension_length: 0,
-    payload: PayloadRule::None,
-    offsets: [0; Header::ALL.len()],
-    known: false,
-};
-
-/// All rows, by the byte on the wire.
-static TABLE: [OpcodeInfo; 256] = table();
-
-/// A byte that is no opcode: marks meanings without one.
-const NONE_BYTE: u8 = 0xff;
-
-/// Byte by `[transport][operation][place][attached]`.
-static BY_MEANING: [[[[u8; 3]; 4]; 12]; 6] = by_meaning();
-
-const fn table() -> [OpcodeInfo; 256] {
-    let mut table = [NO_OPCODE; 256];
-    let mut class_index = 0;
-    while class_index < CLASSES.len() {
-        let class = &CLASSES[class_index];
-        let mut index = 0;
-        while index < OPERATIONS.len() {
-            let operation = &OPERATIONS[index];
-            if class.operations & (1 << operation.low) != 0 {
-                table[(class.high | operation.low) as usize] = expand(class, operation);
-            }
-            index += 1;
-        }
-        class_index += 1;
-    }
-    table[CNP.0 as usize] = expand(&CLASSES[Transport::Cnp as usize], &CNP.1);
-    table
-}
-
-const fn expand(class: &ClassRow, row: &OperationRow) -> OpcodeInfo {
-    let before = if row.operation.is_response() {
-        class.response
-    } else {
-        class.request
-    };
-    let headers = Headers::of(before).union(Headers::of(row.headers));
-    let mut offsets = [0; Header::ALL.len()];
-    let mut offset = BTH_LENGTH;
-    let mut index = 0;
-    while index < Header::ALL.len() {
-        if headers.contains(Header::ALL[index]) {
-            offsets[index] = offset as u8;
-            offset += Header::ALL[index].length();
-        }
-        index += 1;
-    }
-    OpcodeInfo {
-        name: row.name,
-        transport: class.transport,
-        operation: row.operation,
-        place: row.place,
-        attached: row.attached,
-        headers,
-        extension_length: headers.length() as u8,
-        payload: row.payload,
-        offsets,
-        known: true,
-    }
-}
-
-const fn by_meaning() -> [[[[u8; 3]; 4]; 12]; 6] {
-    let table = table();
-    let mut found = [[[[NONE_BYTE; 3]; 4]; 12]; 6];
-    let mut byte = 0;
-    while byte < table.len() {
-        let row = &table[byte];
-        if row.known {
-            found[row.transport as usize][row.operation as usize][row.place as usize]
-                [row.attached as usize] = byte as u8;
-        }
-        byte += 1;
-    }
-    found
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ const EXAMPLES: [Example; 11] = [
             05b0 ffff 00000012 80123456
             deadbeef 68656c6c6f 000000
             0e6e30b9",
-        line: "RC SEND_ONLY_WITH_IMMEDIATE qp=0x000012 psn=0x123456 SE A pad=3 imm=0xdeadbeef len=5",
+        line: "RC SEND_ONLY_WITH_IMMEDIATE qp=0x000012 psn=0x123456 SE A \
+               pad=3 imm=0xdeadbeef len=5",
         icrc: 0xb930_6e0e,
     },
     Example {
@@ -38,69 +39,80 @@ const EXAMPLES: [Example; 11] = [
             00007f0011223344 00001234 00000010
             000102030405060708090a0b0c0d0e0f
             0d057042",
-        line: "RC WRITE_ONLY qp=0x000021 psn=0x000001 A va=0x7f0011223344 rkey=0x00001234 dma=16 len=16",
+        line: "RC WRITE_ONLY qp=0x000021 psn=0x000001 A va=0x7f0011223344 \
+               rkey=0x00001234 dma=16 len=16",
         icrc: 0x4270_050d,
     },
     Example {
         name: "C: ACK",
-        frame: "0242ac1100030242ac11000208004502003000024000401126b70a0000020a000001c0de12b7001c0000
+        frame:
+            "0242ac1100030242ac11000208004502003000024000401126b70a0000020a000001c0de12b7001c0000
             1100ffff00000011001234561f0000018da80f07",
         line: "RC ACKNOWLEDGE qp=0x000011 psn=0x123456 ack msn=0x000001",
         icrc: 0x070f_a88d,
     },
     Example {
         name: "D: NAK PSN sequence error",
-        frame: "0242ac1100030242ac11000208004502003000034000401126b60a0000020a000001c0de12b7001c0000
+        frame:
+            "0242ac1100030242ac11000208004502003000034000401126b60a0000020a000001c0de12b7001c0000
             1100ffff000000110000000760000007fc9860f9",
         line: "RC ACKNOWLEDGE qp=0x000011 psn=0x000007 nak=sequence-error msn=0x000007",
         icrc: 0xf960_98fc,
     },
     Example {
         name: "E: RNR NAK",
-        frame: "0242ac1100030242ac11000208004502003000054000401126b40a0000020a000001c0de12b7001c0000
+        frame:
+            "0242ac1100030242ac11000208004502003000054000401126b40a0000020a000001c0de12b7001c0000
             1100ffff00000011000000092c000007affed5eb",
         line: "RC ACKNOWLEDGE qp=0x000011 psn=0x000009 rnr-nak wait=0.64ms msn=0x000007",
         icrc: 0xebd5_feaf,
     },
     Example {
         name: "F: CNP",
-        frame: "0242ac1100030242ac110002080045c2003c00044000401125e90a0000020a000001c0de12b700280000
+        frame:
+            "0242ac1100030242ac110002080045c2003c00044000401125e90a0000020a000001c0de12b700280000
             8100ffff4000001100000000000000000000000000000000000000005e0747be",
         line: "CNP qp=0x000011 psn=0x000000 BECN",
         icrc: 0xbe47_075e,
     },
     Example {
         name: "G: UD SEND",
-        frame: "0242ac1100030242ac11000208004500003800064000401126ad0a0000010a000002c0de12b700240000
+        frame:
+            "0242ac1100030242ac11000208004500003800064000401126ad0a0000010a000002c0de12b700240000
             6400ffff0000002200000010111111110000003341424344b6d9defc",
         line: "UD SEND_ONLY qp=0x000022 psn=0x000010 qkey=0x11111111 src_qp=0x000033 len=4",
         icrc: 0xfcde_d9b6,
     },
     Example {
         name: "H: CNP of a NIC",
-        frame: "e41d2dab2bc27cfe90643b32080045c2003c718c4000401191610a0011010a001201000012b700280000
+        frame:
+            "e41d2dab2bc27cfe90643b32080045c2003c718c4000401191610a0011010a001201000012b700280000
             8100ffff40000118000000000000000000000000000000000000000082fd002a",
         line: "CNP qp=0x000118 psn=0x000000 BECN",
         icrc: 0x2a00_fd82,
     },
     Example {
         name: "I: COMPARE SWAP",
-        frame: "0242ac1100030242ac110002080045000048000740004011269c0a0000010a000002c0de12b700340000
-            1300ffff0000001280000020000000000000100000005678aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbb098f8d8a",
+        frame:
+            "0242ac1100030242ac110002080045000048000740004011269c0a0000010a000002c0de12b700340000
+            1300ffff0000001280000020000000000000100000005678
+            aaaaaaaaaaaaaaaabbbbbbbbbbbbbbbb098f8d8a",
         line: "RC COMPARE_SWAP qp=0x000012 psn=0x000020 A va=0x1000 rkey=0x00005678 \
                compare=0xbbbbbbbbbbbbbbbb swap=0xaaaaaaaaaaaaaaaa",
         icrc: 0x8a8d_8f09,
     },
     Example {
         name: "J: FLUSH",
-        frame: "0242ac1100030242ac11000208004500004000084000401126a30a0000010a000002c0de12b7002c0000
+        frame:
+            "0242ac1100030242ac11000208004500004000084000401126a30a0000010a000002c0de12b7002c0000
             1c00ffff00000012800000210000000200000000000010000000567800000040f2c57130",
         line: "RC FLUSH qp=0x000012 psn=0x000021 A plt=0x2 sel=0 va=0x1000 rkey=0x00005678 dma=64",
         icrc: 0x3071_c5f2,
     },
     Example {
         name: "K: ATOMIC WRITE",
-        frame: "0242ac1100030242ac110002080045000044000940004011269e0a0000010a000002c0de12b700300000
+        frame:
+            "0242ac1100030242ac110002080045000044000940004011269e0a0000010a000002c0de12b700300000
             1d00ffff000000128000002200000000000010000000567800000008010203040506070886dc4671",
         line: "RC ATOMIC_WRITE qp=0x000012 psn=0x000022 A va=0x1000 rkey=0x00005678 dma=8 len=8",
         icrc: 0x7146_dc86,

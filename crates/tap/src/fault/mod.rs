@@ -10,12 +10,13 @@
 //! | `corrupt` | probability | one bit that the ICRC covers is inverted |
 //! | `reorder` | probability | it is held for a while, so that later ones overtake it |
 //! | `hold` | time or range | how long `reorder` holds; 100us..1ms if not given |
-//! | `delay` | time or range | every packet that meets no other fault waits so long; their order is kept |
+//! | `delay` | time or range | packets that meet no other fault wait so long; their order is kept |
 //! | `direction` | `tx`, `rx`, `both` | packets that leave (if not given), arrive, or either |
 //! | `seed` | number | the same seed decides the same; 1 if not given |
 //!
-//! A probability is a percentage (`2%`, `0.5%`) or a fraction of one (`0.02`); a time has a unit (`ns`,
-//! `us`, `ms`, `s`). A packet meets at most one of the first four, so together they are at most 100 %.
+//! A probability is a percentage (`2%`, `0.5%`) or a fraction of one (`0.02`); a time has a unit
+//! (`ns`, `us`, `ms`, `s`). A packet meets at most one of the first four, so together they are at
+//! most 100 %.
 
 mod parse;
 mod plan;

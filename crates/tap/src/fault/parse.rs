@@ -47,14 +47,17 @@ impl fmt::Display for PlanError {
             Problem::Empty => "empty part; parts are KEY=VALUE, with one comma between them",
             Problem::NoValue => "no value; a part is KEY=VALUE, as in loss=2%",
             Problem::UnknownKey => {
-                "unknown key; there are loss, duplicate, corrupt, reorder, hold, delay, direction, seed"
+                "unknown key; there are loss, duplicate, corrupt, reorder, hold, delay, direction, \
+                 seed"
             }
             Problem::Twice => "this key is given twice",
             Problem::Probability => {
-                "not a probability; write a percentage such as 2% or 0.5%, or a fraction such as 0.02"
+                "not a probability; write a percentage such as 2% or 0.5%, or a fraction such as \
+                 0.02"
             }
             Problem::Time => {
-                "not a time; write 500us, or a range such as 200us..2ms (ns, us, ms, s; at most 60s)"
+                "not a time; write 500us, or a range such as 200us..2ms (ns, us, ms, s; at most \
+                 60s)"
             }
             Problem::Direction => "not a direction; write tx, rx or both",
             Problem::Seed => "not a seed; write a number from 0 to 18446744073709551615",

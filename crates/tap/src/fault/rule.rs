@@ -1,5 +1,5 @@
-//! The values of a plan: probabilities, spans of time, directions. All exact, so that a plan printed
-//! and read again is the same plan.
+//! The values of a plan: probabilities, spans of time, directions. All exact, so that a plan
+//! printed and read again is the same plan.
 
 use core::fmt;
 

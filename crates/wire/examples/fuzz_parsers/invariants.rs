@@ -65,7 +65,8 @@ pub fn check_frame(input: &[u8]) -> Result<bool, String> {
     }
 }
 
-/// What is written is read as the same packet, and differs from what was read in reserved bits only.
+/// What is written is read as the same packet, and differs from what was read in reserved bits
+/// only.
 fn check_emission(packet: &Packet<'_>, buffer: &mut Vec<u8>) -> Result<(), String> {
     let headers = packet.header_repr();
     buffer.clear();

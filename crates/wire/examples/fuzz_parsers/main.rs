@@ -3,8 +3,8 @@
 //! `cargo run --release -p softrdma-wire --example fuzz_parsers -- --executions 100000000 --seed 1`
 //!
 //! Held for each input: nothing panics; what is read, written and read again is the same; what is
-//! written differs from what was read only in reserved bits; a line of text comes out; a sealed packet
-//! verifies and its identification is recovered; a damaged one does not verify.
+//! written differs from what was read only in reserved bits; a line of text comes out; a sealed
+//! packet verifies and its identification is recovered; a damaged one does not verify.
 
 mod invariants;
 

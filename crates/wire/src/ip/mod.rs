@@ -1,5 +1,5 @@
-//! The frame around a packet: Ethernet, IPv4 or IPv6, UDP. For captures and tests; a UDP socket writes
-//! these headers itself.
+//! The frame around a packet: Ethernet, IPv4 or IPv6, UDP. For captures and tests; a UDP socket
+//! writes these headers itself.
 //!
 //! Read first: IBA A17.3 (which values RoCEv2 wants), RFC 791, RFC 8200, RFC 768.
 
@@ -65,8 +65,8 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Appends the frame to `out`. Lengths and the IPv4 header checksum are computed; a payload longer
-    /// than a datagram can be is refused.
+    /// Appends the frame to `out`. Lengths and the IPv4 header checksum are computed; a payload
+    /// longer than a datagram can be is refused.
     pub fn emit_into(&self, out: &mut Vec<u8>) -> Result<(), ParseError> {
         let datagram_length = Udp::LENGTH + self.payload.len();
         let (ethertype, length_max) = match self.ip {

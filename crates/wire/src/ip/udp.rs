@@ -17,8 +17,8 @@ pub struct Udp {
     pub source_port: u16,
     /// Port of the receiver: 4791 for RoCEv2.
     pub destination_port: u16,
-    /// As on the wire; 0 is "not computed", which RoCEv2 allows also over IPv6. Not checked: the ICRC
-    /// is the stronger check.
+    /// As on the wire; 0 is "not computed", which RoCEv2 allows also over IPv6. Not checked: the
+    /// ICRC is the stronger check.
     pub checksum: u16,
 }
 

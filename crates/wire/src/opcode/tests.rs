@@ -1,6 +1,8 @@
+use super::table::BTH_LENGTH;
 use super::*;
 
-/// Every opcode as `byte name, bytes of all headers, payload rule`: the standard's table written out.
+/// Every opcode as `byte name, bytes of all headers, payload rule`: the standard's table written
+/// out.
 const ROWS: &str = "\
 00 RC SEND_FIRST 12 ExactMtu
 01 RC SEND_MIDDLE 12 ExactMtu

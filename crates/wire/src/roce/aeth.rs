@@ -141,8 +141,8 @@ impl RnrTimer {
     /// How long to wait at least, from 10 µs to 655.36 ms.
     pub const fn nanoseconds(self) -> u64 {
         const UNIT_NS: u64 = 10_000;
-        // In units of 10 µs: 0 is the longest; 1 to 4 stand for themselves; from then on two codes a
-        // doubling: 4, 6, 8, 12, 16, …
+        // In units of 10 µs: 0 is the longest; 1 to 4 stand for themselves; from then on two codes
+        // a doubling: 4, 6, 8, 12, 16, …
         let units = match self.0 {
             0 => 65_536,
             code @ 1..=3 => code as u64,

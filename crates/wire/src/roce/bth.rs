@@ -33,7 +33,8 @@ pub struct Bth {
     pub opcode: Opcode,
     /// SE: the receiver's completion is a solicited event.
     pub solicited: bool,
-    /// M: the path state is Migrated. NICs send 1, rdma_rxe 0; without path migration it says nothing.
+    /// M: the path state is Migrated. NICs send 1, rdma_rxe 0; without path migration it says
+    /// nothing.
     pub migrated: bool,
     /// Bytes of pad after the payload, 0 to 3.
     pub pad: u8,

@@ -1,4 +1,5 @@
-//! FETH, the flush extended transport header: how far written data must have got, and how much of it.
+//! FETH, the flush extended transport header: how far written data must have got, and how much of
+//! it.
 //!
 //! Read first: IBA A19.
 

@@ -1,16 +1,16 @@
 //! ICRC, the invariant checksum: seal it, verify it, and learn the IPv4 identification from it.
 //!
 //! Read first: IBA 7.8.1, A17.3.3. It is Ethernet's CRC-32 over eight bytes of ones, the IP and UDP
-//! headers with their changeable fields as ones, the BTH with its fifth byte as ones, and the rest as
-//! sent; the four bytes of the result go out low byte first.
+//! headers with their changeable fields as ones, the BTH with its fifth byte as ones, and the rest
+//! as sent; the four bytes of the result go out low byte first.
 //!
-//! The idea: a CRC is linear. All packets from one address and port to another share their IP and UDP
-//! headers but for two lengths and the IPv4 identification, so [`PseudoHeader`] keeps the state for
-//! zeros there and [`PseudoHeader::seed`] adds what the real values contribute, from tables. The fifth
-//! byte of the BTH is masked in the same way, so the packet is run over once, where it lies. In the other
-//! direction a receiver that cannot see the identification computes with a guess; the difference
-//! from the received ICRC, with the effect of the bytes that follow undone, must have only the 16 bits
-//! of that field set.
+//! The idea: a CRC is linear. All packets from one address and port to another share their IP and
+//! UDP headers but for two lengths and the IPv4 identification, so [`PseudoHeader`] keeps the state
+//! for zeros there and [`PseudoHeader::seed`] adds what the real values contribute, from tables.
+//! The fifth byte of the BTH is masked in the same way, so the packet is run over once, where it
+//! lies. In the other direction a receiver that cannot see the identification computes with a
+//! guess; the difference from the received ICRC, with the effect of the bytes that follow undone,
+//! must have only the 16 bits of that field set.
 
 mod crc;
 mod field;
@@ -25,8 +25,8 @@ pub const LENGTH: usize = 4;
 /// The shortest UDP payload that has an ICRC: a BTH and the ICRC.
 pub const PACKET_LENGTH_MIN: usize = Bth::LENGTH + LENGTH;
 
-/// Identifications that a sender like us uses: segment `i` of a segmented send has `i`, and there are
-/// at most 128.
+/// Identifications that a sender like us uses: segment `i` of a segmented send has `i`, and there
+/// are at most 128.
 pub const OWN_IDENTIFICATIONS: u16 = 128;
 
 /// The part of the checksum that packets from one address and port to another share.
@@ -109,8 +109,8 @@ impl PseudoHeader {
         }
     }
 
-    /// The state for a packet of `udp_payload_length` bytes, BTH to ICRC, and an IPv4 identification
-    /// (IPv6 has none: ignored). A few table reads.
+    /// The state for a packet of `udp_payload_length` bytes, BTH to ICRC, and an IPv4
+    /// identification (IPv6 has none: ignored). A few table reads.
     #[inline]
     pub fn seed(&self, udp_payload_length: usize, identification: u16) -> Seed {
         // Longer than a datagram can be wraps, as the fields themselves would.
@@ -126,8 +126,8 @@ impl PseudoHeader {
         Seed(self.state ^ difference)
     }
 
-    /// Writes the ICRC into the last four bytes of `packet`, BTH to ICRC. Does nothing to fewer than
-    /// [`PACKET_LENGTH_MIN`] bytes, which are no packet.
+    /// Writes the ICRC into the last four bytes of `packet`, BTH to ICRC. Does nothing to fewer
+    /// than [`PACKET_LENGTH_MIN`] bytes, which are no packet.
     pub fn seal(&self, packet: &mut [u8], identification: u16) {
         let seed = self.seed(packet.len(), identification);
         if packet.len() >= PACKET_LENGTH_MIN
@@ -143,8 +143,8 @@ impl PseudoHeader {
     }
 
     /// The identification that makes the ICRC of `packet` right, trying `expected` first; `None` if
-    /// there is none that `believe` admits. IPv6 has none: the answer is then `expected` if the ICRC
-    /// is right.
+    /// there is none that `believe` admits. IPv6 has none: the answer is then `expected` if the
+    /// ICRC is right.
     #[inline]
     pub fn recover(&self, packet: &[u8], expected: u16, believe: Believe) -> Option<u16> {
         let difference = self.difference(packet, expected)?;

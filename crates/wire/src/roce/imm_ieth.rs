@@ -1,7 +1,8 @@
 //! ImmDt and IETH: four bytes that the last packet of a message hands to the receiver's completion.
 //!
 //! Read first: IBA 9.3. Immediate data are passed through in wire order, as `imm_data` of the verbs
-//! is; an IETH is the R_Key to invalidate. Both are so small that the plain values are their `Repr`.
+//! is; an IETH is the R_Key to invalidate. Both are so small that the plain values are their
+//! `Repr`.
 
 use crate::bytes::header;
 use crate::error::{Layer, ParseError};

@@ -1,9 +1,9 @@
 //! A whole packet, BTH to ICRC: what a UDP datagram to port 4791 carries.
 //!
-//! Read first: IBA 9.2 and 9.3 for the order of headers; [`crate::opcode`] for which of them follow.
-//! The idea: [`Packet::parse`] checks once that every header of the opcode, the pad and the ICRC fit;
-//! after that all accessors are offsets. Rules that depend on the path MTU are *not* checked here:
-//! breaking them is answered by a NAK, so the responder has to see such packets
+//! Read first: IBA 9.2 and 9.3 for the order of headers; [`crate::opcode`] for which of them
+//! follow. The idea: [`Packet::parse`] checks once that every header of the opcode, the pad and the
+//! ICRC fit; after that all accessors are offsets. Rules that depend on the path MTU are *not*
+//! checked here: breaking them is answered by a NAK, so the responder has to see such packets
 //! ([`Packet::payload_fits`]). The ICRC is checked by [`crate::icrc`], which knows the addresses.
 
 use crate::error::{Layer, ParseError};
@@ -315,9 +315,9 @@ impl HeaderRepr {
         }
     }
 
-    /// A whole packet without its checksum: headers, `payload`, the pad of the BTH as zeros, and four
-    /// bytes that [`icrc::PseudoHeader::seal`](crate::icrc::PseudoHeader::seal) fills. For tests and
-    /// packets outside the hot path.
+    /// A whole packet without its checksum: headers, `payload`, the pad of the BTH as zeros, and
+    /// four bytes that [`icrc::PseudoHeader::seal`](crate::icrc::PseudoHeader::seal) fills. For
+    /// tests and packets outside the hot path.
     pub fn emit_packet(&self, payload: &[u8], out: &mut Vec<u8>) {
         self.emit_into(out);
         out.extend_from_slice(payload);

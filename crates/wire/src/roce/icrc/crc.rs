@@ -1,8 +1,8 @@
 //! CRC-32 of Ethernet as a register that runs in both directions.
 //!
-//! A state here is the plain register: all ones to start, not inverted at the end. Running over bytes
-//! is `crc32fast`'s work. Differences of states run by themselves, because the CRC is linear: a
-//! difference `bytes` earlier or later is a product with a power of x modulo the polynomial.
+//! A state here is the plain register: all ones to start, not inverted at the end. Running over
+//! bytes is `crc32fast`'s work. Differences of states run by themselves, because the CRC is linear:
+//! a difference `bytes` earlier or later is a product with a power of x modulo the polynomial.
 
 /// The polynomial, lowest power in the highest bit.
 const POLYNOMIAL: u32 = 0xedb8_8320;

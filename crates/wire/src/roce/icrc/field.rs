@@ -65,8 +65,8 @@ impl Field {
     }
 }
 
-/// The 16-bit value that, `following` bytes before the end (itself included), explains a difference of
-/// two checksums; `None` if no value does.
+/// The 16-bit value that, `following` bytes before the end (itself included), explains a difference
+/// of two checksums; `None` if no value does.
 #[inline]
 pub(super) fn sixteen_bits_before(difference: u32, following: usize) -> Option<u16> {
     let at_field = unshift(difference, following);
@@ -75,9 +75,9 @@ pub(super) fn sixteen_bits_before(difference: u32, following: usize) -> Option<u
     Some(value.swap_bytes())
 }
 
-/// What the BTH's fifth byte changes by not being ones, as a difference of the state *before* the BTH:
-/// the byte enters the register's low bits four bytes later. So it is masked without a copy or a second
-/// run, whatever follows. By the byte XOR 0xff.
+/// What the BTH's fifth byte changes by not being ones, as a difference of the state *before* the
+/// BTH: the byte enters the register's low bits four bytes later. So it is masked without a copy or
+/// a second run, whatever follows. By the byte XOR 0xff.
 static BTH_NOT_COVERED: [u32; 256] = {
     let mut table = [0; 256];
     let mut value = 0;
