@@ -118,8 +118,14 @@ pub fn missing() -> Option<String> {
     if let Some(reason) = packages::lacking(&[Purpose::Guest, Purpose::Programs, Purpose::Demo]) {
         return Some(reason);
     }
-    if !Path::new("/dev/net/tun").exists() {
-        return Some("no /dev/net/tun, which joins the guest to us".into());
+    let tun = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun");
+    if let Err(error) = tun {
+        return Some(format!(
+            "/dev/net/tun, which joins the guest to us: {error}"
+        ));
     }
     Sandbox::missing()
 }
