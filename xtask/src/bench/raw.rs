@@ -52,6 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if cfg!(debug_assertions) && !arguments.as_built {
         return run_optimised(arguments);
     }
+    let load_average = report::load_average();
     let processors = two_processors()?;
     if let Some([sender, _]) = processors {
         stay_on(sender)?;
@@ -67,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             samples.push(sample);
         }
     }
-    report::write(&rows, &samples, arguments.seconds)
+    report::write(&rows, &samples, arguments.seconds, load_average)
 }
 
 /// Figures of an unoptimised build would say nothing, so this process becomes an optimised one.

