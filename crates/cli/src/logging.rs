@@ -35,5 +35,7 @@ pub(crate) fn start() {
         }
         None => {}
     }
-    registry().with(layer.with_writer(std::io::stderr).with_filter(filter)).init();
+    registry()
+        .with(layer.with_writer(std::io::stderr).with_filter(filter))
+        .init();
 }

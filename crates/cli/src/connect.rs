@@ -1,0 +1,54 @@
+//! How the command reaches the broker.
+
+use std::env;
+
+use broker::{CallError, Client, ConnectError, ConnectOptions, LinkInfo};
+
+fn options(start: bool) -> ConnectOptions {
+    // this very program is the broker's
+    ConnectOptions {
+        start,
+        program: env::current_exe().ok(),
+        ..ConnectOptions::default()
+    }
+}
+
+/// Connects, starting the broker if none runs.
+pub(crate) fn connect_or_start() -> Result<Client, ConnectError> {
+    Client::connect(&options(true))
+}
+
+/// Connects; `None` if no broker runs: to look at nothing needs none.
+pub(crate) fn connect() -> Result<Option<Client>, ConnectError> {
+    match Client::connect(&options(false)) {
+        Ok(client) => Ok(Some(client)),
+        Err(ConnectError::NotRunning) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// All links, for commands that only look.
+pub(crate) fn links() -> Result<Vec<LinkInfo>, Failure> {
+    match connect()? {
+        Some(client) => Ok(client.links()?),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// What keeps a command from the broker's answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl Failure {
+    pub(crate) fn errno(&self) -> i32 {
+        match self {
+            Self::Connect(error) => error.errno(),
+            Self::Call(error) => error.errno(),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `broker`: the daemon, and asking after it.
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use broker::{Client, Config, ConnectError, ConnectOptions, Refusal, Server, ServerError, spawn};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The daemon that programs share; it starts by itself.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Stay in the foreground
+    #[arg(long)]
+    foreground: bool,
+    /// End when nobody needed it for so long
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    idle_seconds: u64,
+    /// UDP port
+    #[arg(long, hide = true, default_value_t = broker::protocol::ROCE_PORT)]
+    port: u16,
+    /// Distinguishes brokers of one network namespace
+    #[arg(long, hide = true)]
+    instance: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, clap::Subcommand)]
+enum Action {
+    /// Say how it is
+    Status,
+    /// End it; programs lose their devices
+    Stop,
+}
+
+/// How long the starting process looks whether the daemon is there.
+const START_WAIT: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let done = match arguments.action {
+        Some(Action::Status) => status(arguments),
+        Some(Action::Stop) => stop(arguments),
+        None if arguments.foreground => serve(arguments),
+        None => start(arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("softrdma: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(arguments: &Arguments) -> ConnectOptions {
+    ConnectOptions {
+        start: false,
+        instance: arguments.instance.clone(),
+        ..ConnectOptions::default()
+    }
+}
+
+fn serve(arguments: &Arguments) -> Result<(), String> {
+    spawn::raise_descriptor_limit();
+    let config = Config {
+        instance: arguments.instance.clone(),
+        port: arguments.port,
+        idle: Duration::from_secs(arguments.idle_seconds),
+    };
+    let mut server = Server::start(config).map_err(|error| error.to_string())?;
+    server.run().map_err(|error: ServerError| error.to_string())
+}
+
+/// Starts the daemon away from this session and waits until it answers, so that what is done next
+/// finds it.
+fn start(arguments: &Arguments) -> Result<(), String> {
+    let mut words = vec![
+        "broker".to_owned(),
+        "--foreground".to_owned(),
+        "--idle-seconds".to_owned(),
+        arguments.idle_seconds.to_string(),
+        "--port".to_owned(),
+        arguments.port.to_string(),
+    ];
+    if let Some(instance) = &arguments.instance {
+        words.extend(["--instance".to_owned(), instance.clone()]);
+    }
+    spawn::detach(&words).map_err(|error| format!("cannot start the broker: {error}"))?;
+    let deadline = Instant::now() + START_WAIT;
+    while let Err(ConnectError::NotRunning) = Client::connect(&options(arguments)) {
+        if Instant::now() >= deadline {
+            return Err(
+                "the broker does not answer; see why with `softrdma broker --foreground`".into(),
+            );
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // any other error is for whoever needs the broker: one is there
+    Ok(())
+}
+
+fn status(arguments: &Arguments) -> Result<(), String> {
+    let client = Client::connect(&options(arguments)).map_err(|error| error.to_string())?;
+    let status = client.status().map_err(|error| error.to_string())?;
+    let holders = client.slot_holders().map_err(|error| error.to_string())?;
+    let mut text = format!(
+        "softrdma broker {}: pid {}, uid {}, UDP port {}\n",
+        status.release, status.pid, status.uid, status.port
+    );
+    text += &format!(
+        "links {}, connections {}, slots leased {}, cooling {}, steering repaired {}\n",
+        status.links, status.clients, status.leased, status.cooling, status.steering_repairs
+    );
+    if let Some(problem) = status.port_problem {
+        text += &format!("the port is not open: {problem}\n");
+    }
+    for holder in holders {
+        text += &format!(
+            "slot {}: {} (pid {})\n",
+            holder.slot, holder.program, holder.pid
+        );
+    }
+    crate::print(&text);
+    Ok(())
+}
+
+fn stop(arguments: &Arguments) -> Result<(), String> {
+    match Client::connect(&options(arguments)) {
+        Ok(client) => client.shut_down().map_err(|error| error.to_string()),
+        Err(ConnectError::NotRunning) => Ok(()),
+        // it does not understand us, so it is told in the language that all programs understand
+        Err(ConnectError::Refused(Refusal::VersionMismatch { broker_pid, .. })) => {
+            let pid = Pid::from_raw(broker_pid)
+                .ok_or("the broker is of another version and in another pid namespace")?;
+            kill_process(pid, Signal::TERM)
+                .map_err(|errno| format!("cannot end the broker (pid {broker_pid}): {errno}"))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}

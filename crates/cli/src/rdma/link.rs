@@ -1,0 +1,206 @@
+//! `link show`, `link add`, `link delete`.
+
+use std::collections::VecDeque;
+
+use broker::{CallError, LinkInfo, PhysicalState, PortState, Refusal};
+
+use super::{
+    Ended, OutputOptions, abbreviates, failed,
+    format::{Entry, Field, Value, render},
+};
+use crate::connect::{Failure, connect, connect_or_start, links};
+
+pub(super) const HELP: &str = "\
+Usage: softrdma link show [DEV/PORT_INDEX]
+Usage: softrdma link add NAME type TYPE netdev NETDEV
+Usage: softrdma link delete NAME
+";
+
+/// Every device has one port.
+const PORT: u32 = 1;
+
+const WRONG_NAME: &str = "Wrong device name";
+
+pub(super) fn run(options: OutputOptions, mut words: VecDeque<String>) -> Ended {
+    let Some(command) = words.pop_front() else {
+        return show(options, None);
+    };
+    match command.as_str() {
+        word if abbreviates(word, "show") || abbreviates(word, "list") => {
+            show(options, words.pop_front())
+        }
+        word if abbreviates(word, "help") => Ended::Output(HELP.into()),
+        word if abbreviates(word, "add") => add(words),
+        word if abbreviates(word, "delete") => delete(words),
+        word => Ended::Usage(format!("Unknown link command '{word}'.\n")),
+    }
+}
+
+fn show(options: OutputOptions, wanted: Option<String>) -> Ended {
+    let links = match links() {
+        Ok(links) => links,
+        Err(failure) => return failed(&failure, None),
+    };
+    let shown: Vec<&LinkInfo> = match wanted {
+        None => links.iter().collect(),
+        Some(wanted) => {
+            let named = |link: &&LinkInfo| wanted == format!("{}/{PORT}", link.name);
+            match links.iter().find(named) {
+                Some(link) => vec![link],
+                None => return Ended::Failed(format!("{WRONG_NAME}\n")),
+            }
+        }
+    };
+    let entries: Vec<Entry> = shown.iter().map(|link| entry(link, options)).collect();
+    let output = render(&entries, options);
+    if options.details && !options.json {
+        Ended::Remarked(output, shown.iter().map(|link| remark(link)).collect())
+    } else {
+        Ended::Output(output)
+    }
+}
+
+fn entry(link: &LinkInfo, options: OutputOptions) -> Entry {
+    let state = match link.port_state() {
+        PortState::Active => "ACTIVE",
+        PortState::Down => "DOWN",
+    };
+    let physical = match link.physical_state() {
+        PhysicalState::LinkUp => "LINK_UP",
+        PhysicalState::Polling => "POLLING",
+        PhysicalState::Disabled => "DISABLED",
+    };
+    let field = |name, value, in_text| Field {
+        name,
+        value,
+        in_text,
+    };
+    Entry {
+        head: format!("link {}/{PORT} ", link.name),
+        fields: vec![
+            field("ifindex", Value::Number(link.index), false),
+            field("ifname", Value::Text(link.name.clone()), false),
+            field("port", Value::Number(PORT), false),
+            field("state", Value::Text(state.into()), true),
+            field("physical_state", Value::Text(physical.into()), true),
+            field("netdev", Value::Text(link.netdev.clone()), true),
+            field(
+                "netdev_index",
+                Value::Number(link.netdev_index),
+                options.details,
+            ),
+        ],
+    }
+}
+
+/// What people look for an IP address of the device for.
+fn remark(link: &LinkInfo) -> String {
+    let gids: Vec<String> = link
+        .gids
+        .iter()
+        .map(|entry| format!("{} {}", entry.index, entry.gid))
+        .collect();
+    format!(
+        "softrdma: {} needs no IP address of its own, it uses those of {}; its GIDs follow them: \
+         {}\n",
+        link.name,
+        link.netdev,
+        gids.join(", ")
+    )
+}
+
+fn add(mut words: VecDeque<String>) -> Ended {
+    let missing = |what: &str| Ended::Failed(format!("Please provide {what}.\n"));
+    let Some(name) = words.pop_front() else {
+        return missing("a link name to add");
+    };
+    if let Some(ended) = expect(&mut words, "type") {
+        return ended;
+    }
+    let Some(kind) = words.pop_front() else {
+        return missing("a link type name");
+    };
+    if let Some(ended) = expect(&mut words, "netdev") {
+        return ended;
+    }
+    let Some(netdev) = words.pop_front() else {
+        return missing("a net device name");
+    };
+    let added = connect_or_start()
+        .map_err(Failure::from)
+        .and_then(|client| Ok(client.add_link(&name, &kind, &netdev, true)?));
+    match added {
+        Ok(link) if !link.up => Ended::Remarked(
+            String::new(),
+            format!(
+                "softrdma: {netdev} is down: `ip link set {netdev} up` makes the port active\n"
+            ),
+        ),
+        Ok(_) => Ended::Output(String::new()),
+        Err(failure) => explain_add(&failure, &name),
+    }
+}
+
+/// Takes the word `keyword`; otherwise how the command ends.
+fn expect(words: &mut VecDeque<String>, keyword: &str) -> Option<Ended> {
+    match words.pop_front() {
+        None => Some(Ended::Output(HELP.into())),
+        Some(word) if abbreviates(&word, keyword) => None,
+        Some(word) => Some(Ended::Usage(format!("Unknown parameter '{word}'.\n"))),
+    }
+}
+
+fn explain_add(failure: &Failure, name: &str) -> Ended {
+    let Failure::Call(CallError::Refused(refusal)) = failure else {
+        return failed(failure, None);
+    };
+    let remedy = match refusal {
+        Refusal::NoSuchNetdev { .. } => Some(
+            "`ip link show` lists them; to practise: `softrdma link add rxe_lo type rxe netdev lo`",
+        ),
+        Refusal::UnknownKind { .. } => {
+            Some("for example `softrdma link add rxe_lo type rxe netdev lo`")
+        }
+        Refusal::NameInUse { .. } => {
+            Some("choose another name, or `softrdma link delete` it first")
+        }
+        Refusal::NetdevInUse { .. } => Some("an interface has one link of each type: use that one"),
+        _ => None,
+    };
+    match (failed(failure, remedy), refusal) {
+        (Ended::Failed(text), Refusal::InvalidName { .. }) if name.len() >= 64 => Ended::Failed(
+            format!("Error: Attribute failed policy validation.\n{text}"),
+        ),
+        (ended, _) => ended,
+    }
+}
+
+fn delete(mut words: VecDeque<String>) -> Ended {
+    let Some(name) = words.pop_front() else {
+        return Ended::Failed("Please provide device name.\n".into());
+    };
+    let deleted = match connect() {
+        Ok(Some(client)) => client.delete_link(&name).map_err(Failure::from),
+        Ok(None) => Err(Failure::Call(
+            Refusal::NoSuchLink { name: name.clone() }.into(),
+        )),
+        Err(error) => Err(error.into()),
+    };
+    match deleted {
+        Ok(()) => Ended::Output(String::new()),
+        Err(Failure::Call(CallError::Refused(Refusal::NoSuchLink { .. }))) => {
+            Ended::Failed(format!("{WRONG_NAME} - {name}\n"))
+        }
+        Err(failure) => {
+            let busy = matches!(
+                &failure,
+                Failure::Call(CallError::Refused(Refusal::LinkInUse { .. }))
+            );
+            failed(&failure, busy.then_some("end these programs first"))
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

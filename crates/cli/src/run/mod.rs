@@ -1,0 +1,208 @@
+//! `run`: a program with our libraries in front of the system's.
+//!
+//! The program is *executed*, not started: its pid, terminal, signals and exit code are its own.
+//! Its environment gets a folder in front of `LD_LIBRARY_PATH`, and nothing else unless its file
+//! shows that this is not enough.
+
+mod elf;
+mod program;
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use broker::{CallError, Refusal};
+
+use self::program::{LIBRARIES, Verdict};
+use crate::connect::{Failure, connect_or_start};
+
+/// Run a program with the libraries of softrdma.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// The link that is made when there is none.
+const DEFAULT_LINK: (&str, &str, &str) = ("rxe_lo", "rxe", "lo");
+
+/// We failed, not the program; as `env` and others have it.
+const EXIT_OWN_FAILURE: u8 = 125;
+const EXIT_NOT_EXECUTABLE: u8 = 126;
+const EXIT_NOT_FOUND: u8 = 127;
+
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    let (code, text) = execute(&arguments.command);
+    eprintln!("softrdma: {text}");
+    ExitCode::from(code)
+}
+
+/// Becomes the program; comes back only with a reason why not.
+fn execute(command: &[OsString]) -> (u8, String) {
+    let Some((name, arguments)) = command.split_first() else {
+        return (EXIT_OWN_FAILURE, "no program is given".into());
+    };
+    let Some(file) = program::find(name) else {
+        return (
+            EXIT_NOT_FOUND,
+            format!("{}: command not found", name.display()),
+        );
+    };
+    let libraries = match libraries() {
+        Ok(folder) => folder,
+        Err(text) => return (EXIT_OWN_FAILURE, text),
+    };
+    let verdict = program::judge(&file);
+    if let Some(warning) = &verdict.warning {
+        eprintln!("softrdma: warning: {warning}");
+    }
+    if let Err(failure) = prepare() {
+        return (EXIT_OWN_FAILURE, failure.to_string());
+    }
+    let mut command = Command::new(&file);
+    command.arg0(name).args(arguments);
+    for (variable, value) in environment(&libraries, &verdict, |name| env::var_os(name)) {
+        command.env(variable, value);
+    }
+    let error = command.exec();
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => EXIT_NOT_FOUND,
+        _ => EXIT_NOT_EXECUTABLE,
+    };
+    (code, format!("cannot execute {}: {error}", file.display()))
+}
+
+/// The folder of our libraries: beside that of this program.
+fn libraries() -> Result<PathBuf, String> {
+    let own = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let folder = own
+        .parent()
+        .and_then(Path::parent)
+        .map(|folder| folder.join("lib"))
+        .ok_or_else(|| format!("{} is in no folder", own.display()))?;
+    if folder.join(LIBRARIES[0]).exists() {
+        return Ok(folder);
+    }
+    Err(format!(
+        "there is no {} in {}: this program belongs in the bin folder beside that, as \
+         `cargo xtask dist` puts it",
+        LIBRARIES[0],
+        folder.display()
+    ))
+}
+
+/// Sees to it that there is a broker with a link, for the life of this process and thus of the
+/// program that it becomes.
+fn prepare() -> Result<(), Failure> {
+    let client = connect_or_start()?;
+    client.hold()?;
+    if !client.links()?.is_empty() {
+        return Ok(());
+    }
+    let (name, kind, netdev) = DEFAULT_LINK;
+    match client.add_link(name, kind, netdev, false) {
+        Ok(link) => {
+            eprintln!(
+                "softrdma: no link is configured: made {name} on {netdev} (`softrdma link add` \
+                 makes others)"
+            );
+            if !link.up {
+                eprintln!("softrdma: {netdev} is down: `ip link set {netdev} up` activates {name}");
+            }
+            Ok(())
+        }
+        // somebody else just did the same
+        Err(CallError::Refused(Refusal::NameInUse { .. } | Refusal::NetdevInUse { .. })) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What changes in the environment.
+fn environment(
+    libraries: &Path,
+    verdict: &Verdict,
+    current: impl Fn(&str) -> Option<OsString>,
+) -> Vec<(&'static str, OsString)> {
+    let prepended = |name: &str, first: &OsStr, separator: &str| {
+        let mut value = first.to_owned();
+        // an empty entry would mean the working directory
+        if let Some(rest) = current(name).filter(|rest| !rest.is_empty()) {
+            value.push(separator);
+            value.push(rest);
+        }
+        value
+    };
+    let search = "LD_LIBRARY_PATH";
+    let mut changes = vec![(search, prepended(search, libraries.as_os_str(), ":"))];
+    if verdict.preload {
+        let [verbs, connections] = LIBRARIES.map(|name| libraries.join(name).into_os_string());
+        let mut both = verbs;
+        both.push(":");
+        both.push(connections);
+        changes.push(("LD_PRELOAD", prepended("LD_PRELOAD", &both, ":")));
+        if verdict.sanitized {
+            let option = OsStr::new("verify_asan_link_order=0");
+            changes.push(("ASAN_OPTIONS", prepended("ASAN_OPTIONS", option, ":")));
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(verdict: &Verdict, current: &[(&str, &str)]) -> Vec<(&'static str, String)> {
+        let lookup = |name: &str| {
+            current
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| value.into())
+        };
+        environment(Path::new("/dist/lib"), verdict, lookup)
+            .into_iter()
+            .map(|(name, value)| (name, value.into_string().expect("plain text")))
+            .collect()
+    }
+
+    #[test]
+    fn our_folder_comes_first() {
+        let plain = Verdict::default();
+        assert_eq!(
+            changes(&plain, &[]),
+            [("LD_LIBRARY_PATH", "/dist/lib".to_owned())]
+        );
+        let empty = changes(&plain, &[("LD_LIBRARY_PATH", "")]);
+        assert_eq!(empty, [("LD_LIBRARY_PATH", "/dist/lib".to_owned())]);
+        let with_others = changes(&plain, &[("LD_LIBRARY_PATH", "/a:/b")]);
+        assert_eq!(
+            with_others,
+            [("LD_LIBRARY_PATH", "/dist/lib:/a:/b".to_owned())]
+        );
+    }
+
+    #[test]
+    fn libraries_are_preloaded_only_where_they_would_lose() {
+        let verdict = Verdict {
+            preload: true,
+            sanitized: true,
+            warning: None,
+        };
+        assert_eq!(
+            changes(&verdict, &[("LD_PRELOAD", "/x.so")])[1..],
+            [
+                (
+                    "LD_PRELOAD",
+                    "/dist/lib/libibverbs.so.1:/dist/lib/librdmacm.so.1:/x.so".to_owned()
+                ),
+                ("ASAN_OPTIONS", "verify_asan_link_order=0".to_owned()),
+            ]
+        );
+    }
+}
