@@ -224,7 +224,6 @@ fn a_detached_program_is_noticed_and_put_back() {
     );
     raw::set_int(&leased, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0).expect("not locked");
     assert_eq!(group.probe(&mut buffer, nothing), Ok(false));
-    collect(&group, 0);
 
     group.reattach().expect("the same user");
     for index in 0..group.len() {
