@@ -286,3 +286,55 @@ fn psns_go_over_the_wrap_in_the_middle_of_messages() {
     bench.ack(Psn::truncated(1));
     assert_eq!(bench.completions(), [(1, Status::Success)]);
 }
+
+/// Work requests of 2^31 bytes: 2048 elements over the whole region.
+fn post_longest(bench: &mut Bench, operation: Operation) {
+    let sges = [bench.sge(1 << 20); 2048];
+    bench
+        .post_payload(1, operation, SendFlags::SIGNALED, Payload::Sges(&sges))
+        .unwrap();
+}
+
+#[test]
+fn the_longest_message_leaves_whole() {
+    // roce.md §14, trap 8
+    let mut bench = rc_in_rts_with(|setup| {
+        setup.capabilities.send_sge_max = 2048;
+        setup.attributes.path_mtu = Mtu::B4096;
+        setup.config.window.bytes = 1 << 40;
+    });
+    post_longest(&mut bench, Operation::Send);
+    let mut burst = Burst::with_bound(1 << 10);
+    let mut sent = 0;
+    loop {
+        burst.clear();
+        bench
+            .shard
+            .poll_transmit(bench.now, &bench.memory, &mut burst);
+        let Some(last) = burst.packets().last() else {
+            break;
+        };
+        sent += burst.packets().len() as u32;
+        assert_eq!(last.origin.psn, packets(sent - 1));
+    }
+    assert_eq!(sent, 1 << 19);
+    bench.ack(packets(sent - 2));
+    assert_eq!(bench.completions(), []);
+    bench.ack(packets(sent - 1));
+    let completion = bench.send_cq.poll().unwrap();
+    assert_eq!((completion.id, completion.length), (1, 1 << 31));
+}
+
+#[test]
+fn no_more_than_2_to_the_22_psns_are_in_flight() {
+    // an acknowledgement must not be taken for one of half the numbers ago
+    let mut bench = rc_in_rts_with(|setup| {
+        setup.capabilities.send_sge_max = 2048;
+        setup.config.window.bytes = 1 << 40;
+        setup.config.window.read_chunk = 1 << 29;
+        setup.attributes.max_rd_atomic = 16;
+    });
+    post_longest(&mut bench, Operation::Read(REMOTE));
+    // each asks for 2^21 packets
+    assert_eq!(bench.outline(), ["READ_REQUEST 0", "READ_REQUEST 2097152"]);
+}
