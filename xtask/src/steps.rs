@@ -242,7 +242,7 @@ fn simulate(seeds: u32) -> Result<Tally> {
 }
 
 fn run_simulator(arguments: &[&str]) -> Result<()> {
-    let fixed = "run --quiet --release --package softrdma-sim --bin softrdma-sim --";
+    let fixed = "run --quiet --profile sim --package softrdma-sim --bin softrdma-sim --";
     succeed(in_workspace(fixed.split(' ')).args(arguments))
 }
 

@@ -6,23 +6,24 @@
 
 mod host;
 mod lane;
+mod program;
 
 use core::time::Duration;
 
+use engine::AsyncEvent;
 use engine::access::Access;
-use engine::qp::{PostError, State};
-use engine::{AsyncEvent, Status, WorkCompletion};
-use wire::Packet;
+use engine::qp::State;
+use wire::{Packet, Psn};
 
 use crate::checker::atomics::SharedCounter;
 use crate::checker::liveness::Deadline;
 use crate::clock::Agenda;
 use crate::model_world::host::Host;
 use crate::model_world::lane::{Lane, Place};
-use crate::network::{Arrival, Link};
+use crate::network::{Arrival, Faults, Link};
 use crate::replay::Trace;
 use crate::rng::Rng;
-use crate::workload::Scenario;
+use crate::workload::{Calamity, Scenario};
 
 /// How long late packets may still arrive after everything has finished.
 const AFTERMATH: Duration = Duration::from_millis(200);
@@ -61,6 +62,21 @@ enum Event {
     Works { host: usize },
     Heals,
     Kills { connection: usize },
+    Revives { connection: usize },
+    Resumes { host: usize, connection: usize },
+    Suffers { lane: usize, calamity: Calamity },
+}
+
+/// Where a send queue that is drained stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Drain {
+    /// It is not drained.
+    #[default]
+    Flowing,
+    /// What was started is not complete.
+    Draining,
+    /// Nothing may leave.
+    Drained,
 }
 
 /// Both queue pairs of a connection.
@@ -74,6 +90,8 @@ struct Connection {
     is_doomed: bool,
     /// The programs have ended it.
     is_dead: bool,
+    /// It will be made anew.
+    revives: bool,
 }
 
 struct World {
@@ -83,8 +101,16 @@ struct World {
     hosts: [Host; 2],
     /// From host 0 and from host 1.
     links: [Link; 2],
+    /// From host 0 and from host 1 for each connection.
     lanes: Vec<Lane>,
+    /// Lanes of connections that were made anew.
+    past: Vec<Lane>,
     connections: Vec<Connection>,
+    /// By host and connection.
+    drains: [Vec<Drain>; 2],
+    revivals_left: u64,
+    /// First PSNs of the connection that is made next.
+    psns: [Psn; 2],
     /// For additions by host 0 and by host 1, with the place of the word at the other.
     counters: [(SharedCounter, Place); 2],
     summary: Summary,
@@ -96,36 +122,13 @@ impl World {
         let mut rng = Rng::from_seed(seed);
         let scenario = Scenario::random(&mut rng);
         trace.note(Default::default(), || format!("{scenario:?}"));
-        let mut hosts = [0, 1].map(|number| Host::new(&mut rng, &scenario, number));
+        let hosts = [0, 1].map(|number| Host::new(&mut rng, &scenario, number));
         let counters = [0, 1].map(|number: usize| {
             let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
             let memory = &hosts[1 - number].memory;
             let place = Place::register(&mut rng, memory, vec![0; 8], access);
             (SharedCounter::default(), place)
         });
-        let mut lanes = Vec::new();
-        let mut connections = vec![Connection::default(); scenario.connections];
-        for (connection, state) in connections.iter_mut().enumerate() {
-            for from in 0..2 {
-                let (here, there) = (&hosts[from].memory, &hosts[1 - from].memory);
-                let shared = counters[from].1;
-                let ends = (from, connection);
-                let lane = Lane::new(&mut rng, &scenario, ends, here, there, shared);
-                let receives = lane.plan.messages.len() + usize::from(lane.plan.flawed.is_some());
-                hosts[1 - from].receives_of(connection).left += receives;
-                state.is_flawed |= lane.plan.flawed.is_some();
-                lanes.push(lane);
-            }
-        }
-        for host in &mut hosts {
-            host.make_slots(&mut rng);
-        }
-        let [a, b] = scenario.first_psns;
-        for connection in 0..scenario.connections {
-            let [here, there] = [0, 1].map(|host: usize| hosts[host].qpns[connection]);
-            hosts[0].connect(&scenario, connection, there, [a, b]);
-            hosts[1].connect(&scenario, connection, here, [b, a]);
-        }
         let links =
             [0, 1].map(|_| Link::new(scenario.delay, scenario.jitter, scenario.faults, rng.fork()));
         let mut agenda = Agenda::new();
@@ -133,18 +136,63 @@ impl World {
         for host in 0..2 {
             agenda.after(rng.duration(scenario.pace), Event::Works { host });
         }
-        Self {
+        if let Some((at, lane, calamity)) = scenario.calamity {
+            agenda.at(at, Event::Suffers { lane, calamity });
+        }
+        let mut world = Self {
+            connections: vec![Connection::default(); scenario.connections],
+            drains: [0, 1].map(|_| vec![Drain::default(); scenario.connections]),
+            revivals_left: scenario.revivals,
+            psns: scenario.first_psns,
             rng,
             scenario,
             agenda,
             hosts,
             links,
-            lanes,
-            connections,
+            lanes: Vec::new(),
+            past: Vec::new(),
             counters,
             summary: Summary::default(),
             trace,
+        };
+        for connection in 0..world.scenario.connections {
+            world.plan(connection);
+            world.connect(connection);
         }
+        world
+    }
+
+    /// Makes the plans of a connection, and puts those of the one before aside.
+    fn plan(&mut self, connection: usize) {
+        for from in 0..2 {
+            let [here, there] = [from, 1 - from].map(|host| self.hosts[host].memory.clone());
+            let shared = self.counters[from].1;
+            let ends = (from, connection);
+            let mut lane = Lane::new(&mut self.rng, &self.scenario, ends, &here, &there, shared);
+            let receives = lane.plan.messages.len() + usize::from(lane.plan.flawed.is_some());
+            self.hosts[1 - from].receives_of(connection).left += receives;
+            let state = &mut self.connections[connection];
+            state.is_flawed |= lane.plan.flawed.is_some();
+            if self.hosts[1 - from].receives_are_unmapped {
+                lane.suffer(Calamity::ReceivesUnmapped, &here, &there);
+                state.is_flawed = true;
+            }
+            match self.lanes.get_mut(2 * connection + from) {
+                Some(old) => self.past.push(core::mem::replace(old, lane)),
+                None => self.lanes.push(lane),
+            }
+        }
+    }
+
+    fn connect(&mut self, connection: usize) {
+        let [a, b] = self.psns;
+        let [here, there] = [0, 1].map(|number: usize| self.hosts[number].qpns[connection]);
+        self.hosts[0].connect(&self.scenario, connection, there, [a, b]);
+        self.hosts[1].connect(&self.scenario, connection, here, [b, a]);
+        // far enough that no late packet looks like one of the new connection
+        self.psns = self
+            .psns
+            .map(|psn| psn.plus((1 << 21) + self.rng.below(1 << 20) as u32));
     }
 
     fn run(mut self) -> Result<Summary, String> {
@@ -202,15 +250,11 @@ impl World {
                 self.links.iter_mut().for_each(Link::heal);
                 Ok(())
             }
-            Event::Kills { connection } => {
-                let now = self.agenda.now();
-                self.trace
-                    .note(now, || format!("connection {connection} is ended"));
-                self.connections[connection].is_dead = true;
-                for host in 0..2 {
-                    self.hosts[host].kill(now, connection)?;
-                    self.drive(host)?;
-                }
+            Event::Kills { connection } => self.kill(connection),
+            Event::Revives { connection } => self.revive(connection),
+            Event::Resumes { host, connection } => self.resume(host, connection),
+            Event::Suffers { lane, calamity } => {
+                self.suffer(lane, calamity);
                 Ok(())
             }
         }
@@ -255,132 +299,6 @@ impl World {
         self.drive(number)
     }
 
-    /// The program of a host: polls, posts, and comes back later.
-    fn work(&mut self, number: usize) -> Result<(), String> {
-        let polled = self.rng.range(1, 64);
-        for _ in 0..polled {
-            let host = &self.hosts[number];
-            let Some(completion) = host.send_cq.poll().or_else(|| host.receive_cq.poll()) else {
-                break;
-            };
-            self.completed(number, &completion)?;
-        }
-        for connection in 0..self.scenario.connections {
-            let host = &mut self.hosts[number];
-            for _ in 0..self.rng.below(6) {
-                if host.receives_of(connection).left == 0
-                    || !host.post_receive(&mut self.rng, connection)
-                {
-                    break;
-                }
-            }
-        }
-        for lane in &mut self.lanes {
-            if lane.from != number {
-                continue;
-            }
-            let host = &mut self.hosts[number];
-            let index = host.index(lane.connection);
-            for _ in 0..self.rng.below(6) {
-                let shared_add = lane.next_is_shared_add();
-                match lane.post_next(|request| host.shard.post_send(index, request)) {
-                    Some(Ok(())) if shared_add => self.counters[number].0.post(),
-                    Some(Ok(())) => {}
-                    Some(Err(PostError::QueueFull)) | None => break,
-                    Some(Err(error)) => return Err(format!("post: {error:?}")),
-                }
-            }
-        }
-        self.drive(number)?;
-        if !self.is_finished() {
-            let pause = self.rng.duration(self.scenario.pace);
-            self.agenda.after(pause, Event::Works { host: number });
-        }
-        Ok(())
-    }
-
-    fn completed(&mut self, number: usize, completion: &WorkCompletion) -> Result<(), String> {
-        let now = self.agenda.now();
-        self.trace
-            .note(now, || format!("host {number} polls {completion:?}"));
-        let host = &self.hosts[number];
-        let Some(connection) = host.connection_of(completion.qpn) else {
-            return Err(format!("a completion of nobody: {completion:?}"));
-        };
-        let told = if completion.is_receive {
-            self.receive_completed(number, connection, completion)
-        } else {
-            self.send_completed(number, connection, completion)
-        };
-        told.map_err(|text| format!("host {number}, connection {connection}: {text}"))
-    }
-
-    fn send_completed(
-        &mut self,
-        number: usize,
-        connection: usize,
-        completion: &WorkCompletion,
-    ) -> Result<(), String> {
-        let step = (completion.id & 0xffff_ffff) as usize;
-        if completion.id >> 32 != connection as u64 {
-            return Err(format!("a completion of another queue: {completion:?}"));
-        }
-        let lane = &mut self.lanes[2 * connection + number];
-        let had_failed = lane.order.failed().is_some();
-        let found = lane.send_completed(step, completion, &self.hosts[number].memory)?;
-        if let Some(found) = found {
-            self.counters[number].0.complete(found)?;
-        }
-        if completion.status == Status::Success {
-            self.summary.completed += 1;
-        } else if !had_failed {
-            let state = &mut self.connections[connection];
-            let is_explained = match completion.status {
-                Status::Flushed => state.is_dead || state.is_doomed,
-                Status::RetryExceeded => {
-                    state.is_exhausted |= !state.is_flawed;
-                    self.scenario.is_harsh || state.is_flawed
-                }
-                status => lane.explains_failure(step, status),
-            };
-            if !is_explained {
-                return Err(format!("send {step} failed with {:?}", completion.status));
-            }
-            self.doom(connection);
-        }
-        Ok(())
-    }
-
-    fn receive_completed(
-        &mut self,
-        number: usize,
-        connection: usize,
-        completion: &WorkCompletion,
-    ) -> Result<(), String> {
-        let host = &mut self.hosts[number];
-        host.receives_of(connection).order.complete(completion.id)?;
-        let lane = &mut self.lanes[2 * connection + 1 - number];
-        if completion.status == Status::Success {
-            let length = match lane.plan.messages.get(lane.received) {
-                Some(message) if message.data.is_some() => completion.length as usize,
-                _ => 0,
-            };
-            let data = host.slots.take(&host.memory, completion.id, length);
-            return lane.receive_completed(completion, &data, &host.memory);
-        }
-        host.slots.loosen(completion.id);
-        let state = self.connections[connection];
-        let is_explained = match completion.status {
-            Status::Flushed => state.is_dead || state.is_doomed,
-            status => lane.explains_failed_receive(status),
-        };
-        if !is_explained {
-            return Err(format!("receive failed with {:?}", completion.status));
-        }
-        self.doom(connection);
-        Ok(())
-    }
-
     /// Sends what the engine has to send, takes its events, plans its timers.
     fn drive(&mut self, number: usize) -> Result<(), String> {
         let now = self.agenda.now();
@@ -394,17 +312,24 @@ impl World {
             if host.burst.packets().len() > self.scenario.burst {
                 return Err("a burst beyond its bound".into());
             }
-            self.transmit(number);
+            self.transmit(number)?;
         }
         while let Some(event) = self.hosts[number].shard.poll_event() {
             self.trace.note(now, || format!("host {number}: {event:?}"));
-            if let AsyncEvent::StateChanged { qp, state } = event {
-                let ended = (0..self.scenario.connections)
-                    .find(|&connection| self.hosts[number].index(connection) == qp);
-                match ended {
-                    Some(connection) if state == State::Error => self.doom(connection),
-                    _ => return Err(format!("an event about nobody: {event:?}")),
-                }
+            let (qp, is_drained) = match event {
+                AsyncEvent::StateChanged {
+                    qp,
+                    state: State::Error,
+                } => (qp, false),
+                AsyncEvent::SendQueueDrained(qp) => (qp, true),
+                _ => continue, // a change of state tells the rest
+            };
+            let connection = (0..self.scenario.connections)
+                .find(|&connection| self.hosts[number].index(connection) == qp);
+            match connection {
+                Some(connection) if is_drained => self.drained(number, connection)?,
+                Some(connection) => self.doom(connection),
+                None => return Err(format!("an event about nobody: {event:?}")),
             }
         }
         let host = &mut self.hosts[number];
@@ -418,13 +343,21 @@ impl World {
     }
 
     /// Seals the packets of the burst and gives them to the network.
-    fn transmit(&mut self, number: usize) {
+    fn transmit(&mut self, number: usize) -> Result<(), String> {
         let now = self.agenda.now();
         let host = &self.hosts[number];
         let mut failed = Vec::new();
         for packet in host.burst.packets() {
+            let origin = packet.origin;
+            let is_drained = (0..self.scenario.connections).any(|connection| {
+                host.index(connection) == origin.qp
+                    && self.drains[number][connection] == Drain::Drained
+            });
+            if is_drained && !origin.is_response {
+                return Err(format!("a request leaves a drained queue: {origin:?}"));
+            }
             let Some(bytes) = host.seal(packet) else {
-                failed.push(packet.origin);
+                failed.push(origin);
                 continue;
             };
             self.summary.packets += 1;
@@ -441,22 +374,17 @@ impl World {
         for origin in failed {
             shard.transmit_failed(now, origin, memory);
         }
-    }
-
-    /// Something failed: the programs end the connection a little later.
-    fn doom(&mut self, connection: usize) {
-        let state = &mut self.connections[connection];
-        if !state.is_doomed {
-            state.is_doomed = true;
-            let delay = self.rng.duration(Duration::from_millis(20));
-            self.agenda.after(delay, Event::Kills { connection });
-        }
+        Ok(())
     }
 
     fn is_finished(&self) -> bool {
         self.lanes.iter().all(|lane| {
-            let is_dead = self.connections[lane.connection].is_dead;
-            lane.is_complete() && (is_dead || lane.received == lane.plan.messages.len())
+            let state = self.connections[lane.connection];
+            let has_ended = match (state.is_doomed, state.is_dead) {
+                (false, false) => lane.received == lane.plan.messages.len(),
+                (_, is_dead) => is_dead && !state.revives,
+            };
+            lane.is_complete() && has_ended
         }) && self
             .hosts
             .iter()
@@ -469,7 +397,7 @@ impl World {
     }
 
     fn finish(mut self) -> Result<Summary, String> {
-        for lane in &mut self.lanes {
+        for lane in self.past.iter_mut().chain(&mut self.lanes) {
             let (from, connection) = (lane.from, lane.connection);
             let (here, there) = (&self.hosts[from].memory, &self.hosts[1 - from].memory);
             lane.finish(here, there).map_err(|text| {
@@ -486,11 +414,30 @@ impl World {
             self.summary.retries += counters.completer_retries;
             self.summary.not_ready += counters.sent_rnr_naks;
         }
+        self.check_needless_retries()?;
         for state in &self.connections {
             self.summary.flawed += u64::from(state.is_doomed && state.is_flawed);
             self.summary.exhausted += u64::from(state.is_exhausted);
         }
         self.summary.events = self.agenda.count();
         Ok(self.summary)
+    }
+
+    /// Where nothing is lost nothing is sent twice.
+    fn check_needless_retries(&self) -> Result<(), String> {
+        const PATIENT: Duration = Duration::from_millis(4);
+        let Summary {
+            retries, not_ready, ..
+        } = self.summary;
+        let is_calm = self.scenario.faults == Faults::default()
+            && self.scenario.timeout_min >= PATIENT
+            && self.scenario.calamity.is_none()
+            && self.hosts.iter().all(|host| host.buffer.dropped() == 0)
+            && self.past.is_empty()
+            && self.connections.iter().all(|state| !state.is_doomed);
+        if is_calm && not_ready == 0 && retries > 0 {
+            return Err(format!("{retries} retries without a loss"));
+        }
+        Ok(())
     }
 }

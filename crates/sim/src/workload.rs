@@ -37,8 +37,12 @@ pub struct Scenario {
     pub timeout: u8,
     /// Code for how long a peer waits whose receive is missing.
     pub min_rnr_timer: u8,
-    /// READs and atomics in flight.
+    /// Tries after RNR NAKs; 7 is without end.
+    pub rnr_retry: u8,
+    /// READs and atomics in flight at the requester.
     pub rd_atomic: u8,
+    /// READs and atomics that the responder remembers.
+    pub dest_rd_atomic: u8,
     /// Depth of send queues.
     pub send_depth: u32,
     /// Depth of receive queues.
@@ -65,6 +69,29 @@ pub struct Scenario {
     pub receive_length: u32,
     /// First PSNs of both hosts.
     pub first_psns: [Psn; 2],
+    /// Programs drain send queues now and then.
+    pub drains: bool,
+    /// How often a connection that ended is made anew.
+    pub revivals: u64,
+    /// What happens to memory, when, and to which lane.
+    pub calamity: Option<(Instant, usize, Calamity)>,
+}
+
+/// Something that a program does to its memory while it is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calamity {
+    /// The target's registration ends.
+    TargetDeregistered,
+    /// The target's mapping is gone from the middle on.
+    TargetUnmapped,
+    /// The registration of what is sent ends.
+    SourceDeregistered,
+    /// The mapping of what is sent is gone from the middle on.
+    SourceUnmapped,
+    /// The registration of where results go ends.
+    SinkDeregistered,
+    /// The mapping of the receives that wait is gone.
+    ReceivesUnmapped,
 }
 
 impl Scenario {
@@ -93,6 +120,20 @@ impl Scenario {
             packet_overhead: rng.pick(&[0, 100, 832]),
             read_chunk: mtu.bytes() * rng.pick(&[1, 2, 16]),
         };
+        let rd_atomic = rng.pick(&[1, 1, 2, 4, 16]);
+        let connections = rng.pick(&[1, 1, 2, 3]);
+        let calamity = rng.chance(80).then(|| {
+            let kind = rng.pick(&[
+                Calamity::TargetDeregistered,
+                Calamity::TargetUnmapped,
+                Calamity::SourceDeregistered,
+                Calamity::SourceUnmapped,
+                Calamity::SinkDeregistered,
+                Calamity::ReceivesUnmapped,
+            ]);
+            let at = Instant::from_nanos(rng.below(10_000_000));
+            (at, rng.below(2 * connections as u64) as usize, kind)
+        });
         let near_wrap = |rng: &mut Rng| {
             let before = if rng.chance(700) { 200 } else { 1 << 24 };
             Psn::default().minus(rng.below(before) as u32)
@@ -100,13 +141,19 @@ impl Scenario {
         Self {
             mtu,
             is_v6: rng.chance(300),
-            connections: rng.pick(&[1, 1, 2, 3]),
+            connections,
             shares_receives: rng.chance(300),
             window,
             timeout_min: Duration::from_micros(rng.pick(&[1000, 4000, 20_000])),
             timeout: rng.range(1, 16) as u8,
             min_rnr_timer: rng.range(1, 20) as u8,
-            rd_atomic: rng.pick(&[1, 1, 2, 4, 16]),
+            rnr_retry: if rng.chance(900) {
+                7
+            } else {
+                rng.below(7) as u8
+            },
+            rd_atomic,
+            dest_rd_atomic: rd_atomic + rng.below(3) as u8,
             send_depth: rng.pick(&[1, 2, 8, 64]),
             receive_depth: rng.pick(&[1, 2, 8, 64]),
             burst: rng.pick(&[1, 2, 7, 64]),
@@ -120,6 +167,9 @@ impl Scenario {
             is_harsh,
             receive_length: mtu.bytes() * rng.range(1, 4) as u32 + rng.below(5) as u32,
             first_psns: [near_wrap(rng), near_wrap(rng)],
+            drains: rng.chance(200),
+            revivals: rng.below(3),
+            calamity,
         }
     }
 }
@@ -185,6 +235,20 @@ pub struct Step {
     pub original: u64,
     /// What is wrong with it.
     pub flaw: Option<Flaw>,
+}
+
+impl Step {
+    /// Whether its pieces are where a result goes.
+    pub fn brings_back(&self) -> bool {
+        brings_back(self.action)
+    }
+}
+
+fn brings_back(action: Action) -> bool {
+    matches!(
+        action,
+        Action::Read(_) | Action::CompareSwap { .. } | Action::FetchAdd { .. } | Action::SharedAdd
+    )
 }
 
 /// What arrives in a receive.
@@ -450,16 +514,9 @@ impl<'a> Planner<'a> {
         ] {
             flags.set(flag, self.rng.chance(per_mille));
         }
-        let brings_back = matches!(
-            action,
-            Action::Read(_)
-                | Action::CompareSwap { .. }
-                | Action::FetchAdd { .. }
-                | Action::SharedAdd
-        );
         let is_small = payload > 0 && length <= INLINE_MAX;
         flags.set(SendFlags::INLINE, is_small && self.rng.chance(400));
-        let pieces = if brings_back {
+        let pieces = if brings_back(action) {
             let start = self.sink_length + 8; // room between results
             self.sink_length = start + length;
             self.split(start, length)

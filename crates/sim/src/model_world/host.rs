@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use engine::access::{Access, Sge};
 use engine::model::{CompletionQueue, ModelHost, ModelMemory, ReceiveQueue};
-use engine::qp::{AttributeMask, Attributes, Capabilities, State, Transport};
+use engine::qp::{AttributeMask, Attributes, Capabilities, ModifyError, State, Transport};
 use engine::{
-    Burst, Config, Instant, PacketOut, Path, PathMeta, QpIndex, QpOptions, ReceiveWqe, Shard,
+    Burst, Config, Instant, PacketOut, Path, PathMeta, QpIndex, QpOptions, ReceiveSource,
+    ReceiveWqe, Shard,
 };
 use wire::icrc::PseudoHeader;
 use wire::{Psn, Qpn};
@@ -16,7 +17,7 @@ use crate::checker::order::ReceiveOrder;
 use crate::model_world::lane::{PD, Place};
 use crate::network::ReceiveBuffer;
 use crate::rng::Rng;
-use crate::workload::{INLINE_MAX, Scenario};
+use crate::workload::{GUARD, INLINE_MAX, Scenario};
 
 /// UDP port of RoCEv2.
 const ROCE_PORT: u16 = 4791;
@@ -37,6 +38,8 @@ pub struct Host {
     pub receives: Vec<Receives>,
     /// Memory of receives.
     pub slots: Slots,
+    /// Receives that wait may have lost their memory.
+    pub receives_are_unmapped: bool,
     /// What arrived and was not looked at.
     pub buffer: ReceiveBuffer,
     /// Whether it is planned to look at the buffer.
@@ -45,6 +48,7 @@ pub struct Host {
     pub wakes_at: Option<Instant>,
     /// Reused.
     pub burst: Burst,
+    capabilities: Capabilities,
     address: SocketAddr,
     peer: SocketAddr,
 }
@@ -57,15 +61,21 @@ pub struct Receives {
     pub order: ReceiveOrder,
     /// How many are still to be posted.
     pub left: usize,
+    depth: usize,
 }
 
-/// Memory of receives: one slot for each.
+/// Memory of receives: one region for each.
 pub struct Slots {
+    slots: Vec<Slot>,
+    length: u32,
+}
+
+struct Slot {
     place: Place,
     canvas: Canvas,
-    length: u32,
-    /// Where the message goes in each slot that was posted: parts in order.
-    parts: Vec<Vec<(u32, u32)>>,
+    /// Where the message goes: parts in order.
+    parts: [(u32, u32); 2],
+    is_complete: bool,
 }
 
 impl Host {
@@ -75,7 +85,7 @@ impl Host {
         let mut config = Config::for_slot(number as u8 + 1);
         config.window = scenario.window;
         config.timeout_min = scenario.timeout_min;
-        let mut shard = Shard::new(config);
+        let shard = Shard::new(config);
         let send_cq = CompletionQueue::new(1 << 12);
         let receive_cq = if rng.chance(500) {
             send_cq.clone()
@@ -83,27 +93,10 @@ impl Host {
             CompletionQueue::new(1 << 12)
         };
         let mut receives = Vec::new();
-        let mut qpns = Vec::new();
         for connection in 0..scenario.connections {
             if connection == 0 || !scenario.shares_receives {
                 receives.push(Receives::new(scenario));
             }
-            let options = QpOptions {
-                transport: Transport::Rc,
-                pd: PD,
-                capabilities: Capabilities {
-                    send_wr_max: scenario.send_depth,
-                    receive_wr_max: scenario.receive_depth as u32,
-                    send_sge_max: 4,
-                    receive_sge_max: 4,
-                    inline_max: INLINE_MAX,
-                },
-                signal_all: false,
-                send_cq: send_cq.clone(),
-                receive_cq: receive_cq.clone(),
-                receives: receives[receives.len() - 1].queue.clone(),
-            };
-            qpns.push(shard.create_qp(options).expect("the slot is empty"));
         }
         let address = |number: usize| {
             let last = number as u16 + 1;
@@ -114,28 +107,61 @@ impl Host {
             };
             SocketAddr::new(ip, 0xc000 + last)
         };
-        Self {
+        let mut host = Self {
             shard,
             memory,
-            qpns,
+            qpns: Vec::new(),
             send_cq,
             receive_cq,
             receives,
-            slots: Slots {
-                place: Place {
-                    key: wire::MemoryKey(0),
-                    base: 0,
-                },
-                canvas: Canvas::blank(0),
-                length: scenario.receive_length,
-                parts: Vec::new(),
+            capabilities: Capabilities {
+                send_wr_max: scenario.send_depth,
+                receive_wr_max: scenario.receive_depth as u32,
+                send_sge_max: 4,
+                receive_sge_max: 4,
+                inline_max: INLINE_MAX,
             },
+            slots: Slots {
+                slots: Vec::new(),
+                length: scenario.receive_length,
+            },
+            receives_are_unmapped: false,
             buffer: ReceiveBuffer::with_capacity(scenario.buffer),
             is_serving: false,
             wakes_at: None,
             burst: Burst::with_bound(scenario.burst),
             address: address(number),
             peer: address(1 - number),
+        };
+        for connection in 0..scenario.connections {
+            let qpn = host.create(connection);
+            host.qpns.push(qpn);
+        }
+        host
+    }
+
+    fn create(&mut self, connection: usize) -> Qpn {
+        let options = QpOptions {
+            transport: Transport::Rc,
+            pd: PD,
+            capabilities: self.capabilities,
+            signal_all: false,
+            send_cq: self.send_cq.clone(),
+            receive_cq: self.receive_cq.clone(),
+            receives: self.receives_of(connection).queue.clone(),
+        };
+        self.shard.create_qp(options).expect("the slot has room")
+    }
+
+    /// Makes the queue pair of a connection anew, as another one or by RESET.
+    pub fn renew(&mut self, now: Instant, connection: usize, as_another: bool) {
+        let index = self.index(connection);
+        if as_another {
+            assert!(self.shard.destroy_qp(index), "it was there");
+            self.qpns[connection] = self.create(connection);
+        } else {
+            let moved = self.modify(now, connection, State::Reset, AttributeMask::empty());
+            assert_eq!(moved, Ok(State::Reset), "every state can be reset");
         }
     }
 
@@ -145,22 +171,23 @@ impl Host {
         &mut self.receives[connection.min(last)]
     }
 
-    /// Makes the memory of all receives that will be posted.
-    pub fn make_slots(&mut self, rng: &mut Rng) {
-        let count: usize = self.receives.iter().map(|receives| receives.left).sum();
-        let canvas = Canvas::blank(count * self.slots.length as usize);
-        let access = Access::LOCAL_WRITE;
-        self.slots.place = Place::register(rng, &self.memory, canvas.bytes(), access);
-        self.slots.canvas = canvas;
+    /// Whether the program has seen all completions there are, and all receives of a connection that
+    /// ended are complete.
+    pub fn is_told(&mut self, connection: usize) -> bool {
+        let receives = self.receives_of(connection);
+        let is_flushed = receives.queue.is_shared() || receives.order.waiting() == 0;
+        is_flushed && self.send_cq.is_empty() && self.receive_cq.is_empty()
     }
 
     /// Posts a receive to the queue of a connection; false if it was full.
     pub fn post_receive(&mut self, rng: &mut Rng, connection: usize) -> bool {
-        let wqe = self.slots.next(rng);
+        if !self.receives_of(connection).has_room() {
+            return false;
+        }
+        let wqe = self.slots.next(rng, &self.memory);
         let id = wqe.id;
         let receives = self.receives_of(connection);
         if receives.queue.post(wqe).is_err() {
-            self.slots.parts.pop();
             return false;
         }
         receives.left -= 1;
@@ -201,10 +228,10 @@ impl Host {
             path_mtu: scenario.mtu,
             timeout: scenario.timeout,
             retry_count: 7,
-            rnr_retry: 7,
+            rnr_retry: scenario.rnr_retry,
             min_rnr_timer: scenario.min_rnr_timer,
             max_rd_atomic: scenario.rd_atomic,
-            max_dest_rd_atomic: scenario.rd_atomic,
+            max_dest_rd_atomic: scenario.dest_rd_atomic,
             dest_qpn,
             sq_psn,
             rq_psn,
@@ -244,17 +271,28 @@ impl Host {
         }
     }
 
-    /// Moves a queue pair to the error state.
-    pub fn kill(&mut self, now: Instant, connection: usize) -> Result<(), String> {
+    /// Moves a queue pair to another state.
+    pub fn modify(
+        &mut self,
+        now: Instant,
+        connection: usize,
+        state: State,
+        mask: AttributeMask,
+    ) -> Result<State, ModifyError> {
         let attributes = Attributes {
-            state: State::Error,
+            state,
+            sqd_async_notify: true,
             ..Attributes::default()
         };
-        let index = self.index(connection);
+        let (index, mask) = (self.index(connection), mask | AttributeMask::STATE);
         self.shard
-            .modify_qp(now, index, &attributes, AttributeMask::STATE, &self.memory)
-            .map(drop)
-            .map_err(|error| format!("to the error state: {error:?}"))
+            .modify_qp(now, index, &attributes, mask, &self.memory)
+    }
+
+    /// The state of the queue pair of a connection.
+    pub fn state(&self, connection: usize) -> Option<State> {
+        let view = self.shard.query_qp(self.index(connection))?;
+        Some(view.state)
     }
 
     /// The bytes of a packet of the burst with its ICRC; `None` if its memory is gone.
@@ -296,39 +334,52 @@ impl Receives {
             queue,
             order: ReceiveOrder::new(scenario.shares_receives),
             left: 0,
+            depth: scenario.receive_depth,
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.queue.len() < self.depth
     }
 }
 
 impl Slots {
     /// The next slot as a receive: its parts in a random order.
-    fn next(&mut self, rng: &mut Rng) -> ReceiveWqe {
-        let id = self.parts.len() as u64;
-        let start = id as u32 * self.length;
+    fn next(&mut self, rng: &mut Rng, memory: &ModelMemory) -> ReceiveWqe {
         let cut = rng.below(u64::from(self.length) + 1) as u32;
-        let mut parts = vec![(start, cut), (start + cut, self.length - cut)];
+        let mut parts = [(0, cut), (cut, self.length - cut)];
         if rng.chance(500) {
             parts.reverse();
         }
+        let canvas = Canvas::blank(self.length as usize + GUARD as usize);
+        let place = Place::register(rng, memory, canvas.bytes(), Access::LOCAL_WRITE);
+        let id = self.slots.len() as u64;
         let sges = parts
             .iter()
             .map(|&(at, length)| Sge {
-                address: self.place.base + u64::from(at),
+                address: place.base + u64::from(at),
                 length,
-                key: self.place.key,
+                key: place.key,
             })
             .collect();
-        self.parts.push(parts);
+        self.slots.push(Slot {
+            place,
+            canvas,
+            parts,
+            is_complete: false,
+        });
         ReceiveWqe { id, sges }
     }
 
     /// The first `length` bytes of the message in a slot, which are right from now on.
     pub fn take(&mut self, memory: &ModelMemory, id: u64, length: usize) -> Vec<u8> {
+        let slot = &mut self.slots[id as usize];
+        slot.is_complete = true;
         let mut message = Vec::with_capacity(length);
-        for &(at, part) in &self.parts[id as usize] {
+        for &(at, part) in &slot.parts {
             let part = (part as usize).min(length - message.len());
-            let bytes = memory.read(self.place.key, at as usize, part);
-            self.canvas.paint(at as usize, &bytes);
+            let bytes = memory.read(slot.place.key, at as usize, part);
+            slot.canvas.paint(at as usize, &bytes);
             message.extend_from_slice(&bytes);
         }
         message
@@ -336,16 +387,27 @@ impl Slots {
 
     /// A receive failed: its slot may hold a part of a message.
     pub fn loosen(&mut self, id: u64) {
-        let start = id as usize * self.length as usize;
-        self.canvas.loosen(start..start + self.length as usize);
+        let slot = &mut self.slots[id as usize];
+        slot.is_complete = true;
+        slot.canvas.loosen(0..self.length as usize);
+    }
+
+    /// Takes the memory of all slots away that wait.
+    pub fn unmap(&mut self, memory: &ModelMemory) {
+        for slot in self.slots.iter().filter(|slot| !slot.is_complete) {
+            memory.unmap_from(slot.place.key, 0);
+        }
     }
 
     /// Checks that nothing else is in the slots.
     pub fn finish(&self, memory: &ModelMemory) -> Result<(), String> {
-        let found = memory.read(self.place.key, 0, self.canvas.length());
-        self.canvas
-            .check(&found)
-            .map_err(|text| format!("receives: {text}"))
+        for (id, slot) in self.slots.iter().enumerate() {
+            let found = memory.read(slot.place.key, 0, slot.canvas.length());
+            slot.canvas
+                .check(&found)
+                .map_err(|text| format!("receive {id}: {text}"))?;
+        }
+        Ok(())
     }
 }
 

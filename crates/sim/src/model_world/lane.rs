@@ -10,7 +10,7 @@ use crate::checker::grants::Canvas;
 use crate::checker::order::SendOrder;
 use crate::checker::visibility::Publication;
 use crate::rng::Rng;
-use crate::workload::{Action, Flaw, GUARD, Message, Plan, Scenario, Step};
+use crate::workload::{Action, Calamity, Flaw, GUARD, Message, Plan, Scenario, Step};
 
 /// Protection domain of everything in this world.
 pub const PD: PdId = PdId(1);
@@ -65,6 +65,10 @@ pub struct Lane {
     /// Own keys that are invalidated, oldest first.
     local_keys: Vec<MemoryKey>,
     publication: Publication,
+    /// What happened to the lane's memory.
+    calamity: Option<Calamity>,
+    /// What was in the target when nobody could write it any more, and from where on.
+    frozen: Option<(usize, Vec<u8>)>,
 }
 
 impl Lane {
@@ -106,6 +110,8 @@ impl Lane {
             remote_keys: keys(there, Action::SendInvalidate),
             local_keys: keys(here, Action::Invalidate),
             publication: Publication::default(),
+            calamity: None,
+            frozen: None,
             plan,
         }
     }
@@ -165,10 +171,7 @@ impl Lane {
         self.order.complete(number, completion)?;
         let step = &self.plan.steps[number];
         let result = match step.action {
-            Action::Read(_)
-            | Action::CompareSwap { .. }
-            | Action::FetchAdd { .. }
-            | Action::SharedAdd => self.result(step, memory),
+            _ if step.brings_back() => self.result(step, memory),
             Action::Invalidate if completion.status == Status::Success => {
                 let key = self.local_keys[self.ordinal(number)];
                 return assert_invalid(memory, key).map(|()| None);
@@ -224,6 +227,32 @@ impl Lane {
         self.check_target(step, memory)
     }
 
+    /// Something happens to the memory of the lane.
+    pub fn suffer(&mut self, calamity: Calamity, here: &ModelMemory, there: &ModelMemory) {
+        self.calamity = Some(calamity);
+        let length = self.plan.oracle.length();
+        let freeze_from = |start: usize| {
+            let found = there.read(self.target.key, start, length - start);
+            Some((start, found))
+        };
+        match calamity {
+            Calamity::TargetDeregistered => {
+                self.frozen = freeze_from(0);
+                there.deregister(self.target.key);
+            }
+            Calamity::TargetUnmapped => {
+                self.frozen = freeze_from(length / 2);
+                there.unmap_from(self.target.key, length / 2);
+            }
+            Calamity::SourceDeregistered => here.deregister(self.source.key),
+            Calamity::SourceUnmapped => {
+                here.unmap_from(self.source.key, self.plan.source.len() / 2);
+            }
+            Calamity::SinkDeregistered => here.deregister(self.sink.key),
+            Calamity::ReceivesUnmapped => {} // the receiving host's
+        }
+    }
+
     /// Looks at the flag and its data as a program does that polls memory.
     pub fn watch(&mut self, memory: &ModelMemory) -> Result<(), String> {
         let layout = self.plan.layout;
@@ -246,18 +275,21 @@ impl Lane {
         };
         // a failure may hide how far a signaled success was behind it, never before it
         self.check_target(done, there)?;
+        if let Some((start, frozen)) = &self.frozen {
+            let found = there.read(self.target.key, *start, frozen.len());
+            if found != *frozen {
+                return Err("the target changed after its memory was taken away".into());
+            }
+        }
         let sink = here.read(self.sink.key, 0, self.plan.sink_length as usize + 8);
         // the results of unsignaled work requests are seen only now
         let mut unseen = Vec::new();
         for (number, step) in self.plan.steps.iter().enumerate().take(done) {
-            let is_read = matches!(step.action, Action::Read(_));
             let is_atomic = matches!(
                 step.action,
                 Action::CompareSwap { .. } | Action::FetchAdd { .. }
             );
-            if !step.flags.contains(SendFlags::SIGNALED)
-                && (is_read || is_atomic || step.action == Action::SharedAdd)
-            {
+            if !step.flags.contains(SendFlags::SIGNALED) && step.brings_back() {
                 unseen.push((number, is_atomic));
             }
         }
@@ -285,17 +317,45 @@ impl Lane {
 
     /// Whether a first failure with this status is what the scenario explains.
     pub fn explains_failure(&self, number: usize, status: Status) -> bool {
-        let expected = match self.plan.steps[number].flaw {
-            Some(Flaw::RemoteKey | Flaw::OutOfBounds) => Status::RemoteAccess,
-            Some(Flaw::TooLong) => Status::RemoteInvalidRequest,
-            Some(Flaw::LocalKey) => Status::LocalProtection,
-            None => return false,
+        let step = &self.plan.steps[number];
+        let by_flaw = step.flaw.map(|flaw| match flaw {
+            Flaw::RemoteKey | Flaw::OutOfBounds => Status::RemoteAccess,
+            Flaw::TooLong => Status::RemoteInvalidRequest,
+            Flaw::LocalKey => Status::LocalProtection,
+        });
+        let brings_back = step.brings_back();
+        let is_send = matches!(step.action, Action::Send(_) | Action::SendInvalidate);
+        let is_local = step.action == Action::Invalidate;
+        let by_calamity = match self.calamity {
+            Some(Calamity::TargetDeregistered | Calamity::TargetUnmapped)
+                if !is_send && !is_local =>
+            {
+                Some(Status::RemoteAccess)
+            }
+            Some(Calamity::SourceDeregistered | Calamity::SourceUnmapped)
+                if !brings_back && !is_local =>
+            {
+                Some(Status::LocalProtection)
+            }
+            Some(Calamity::SinkDeregistered) if brings_back => Some(Status::LocalProtection),
+            Some(Calamity::ReceivesUnmapped) if is_send => Some(Status::RemoteOperational),
+            _ => None,
         };
-        status == expected
+        by_flaw == Some(status) || by_calamity == Some(status)
     }
 
     /// Whether a receive of this lane may fail with this status.
     pub fn explains_failed_receive(&self, status: Status) -> bool {
+        if self.calamity == Some(Calamity::ReceivesUnmapped) && status == Status::LocalProtection {
+            return true;
+        }
+        let is_shut = matches!(
+            self.calamity,
+            Some(Calamity::TargetDeregistered | Calamity::TargetUnmapped)
+        );
+        if is_shut && status == Status::LocalAccess {
+            return true;
+        }
         let Some(step) = self.plan.flawed.map(|number| &self.plan.steps[number]) else {
             return false;
         };
@@ -373,14 +433,11 @@ impl Lane {
     }
 
     fn sges(&self, step: &Step) -> Vec<Sge> {
-        let brings_back = matches!(
-            step.action,
-            Action::Read(_)
-                | Action::CompareSwap { .. }
-                | Action::FetchAdd { .. }
-                | Action::SharedAdd
-        );
-        let place = if brings_back { self.sink } else { self.source };
+        let place = if step.brings_back() {
+            self.sink
+        } else {
+            self.source
+        };
         let mut key = place.key;
         if step.flaw == Some(Flaw::LocalKey) {
             key.0 ^= 0x55;
