@@ -1,52 +1,17 @@
 /*
- * Two ends of reliable connections that do everything a responder can be asked to do, and what it
- * must refuse, and check data and completions at both ends.
- *
- *   verbs_twin server [options]          answers one client, then ends
- *   verbs_twin client [options] HOST
- *
- *     -d DEVICE   default: the first
- *     -g INDEX    of the GID (1)
- *     -m MTU      path MTU (1024)
- *     -p PORT     TCP port over which the two agree (18600)
- *     -k          the server's device is the kernel's rxe: expect what it is known to do otherwise
- *     -v          print every completion
+ * Everything a responder can be asked to do, and what it must refuse, with a look at data and
+ * completions at both ends. Usage in pair.h.
  *
  * Written against libibverbs alone, so that one binary runs over the distribution's library (the
- * kernel's rxe) and over softrdma's. Each test has a queue pair of its own. The client requests,
- * the server responds; its device decides what the right answers are.
+ * kernel's rxe) and over softrdma's. The client requests, the server responds; its device decides
+ * what the right answers are.
  */
-#include <infiniband/verbs.h>
-#include <arpa/inet.h>
-#include <errno.h>
-#include <getopt.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
-#include <sched.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
+#include "pair.h"
 
 enum {
 	REGION = 256 * 1024, /* registered at each end */
 	HALF = REGION / 2,   /* requests use the first half, receives the second */
 	LONGEST = 65536,
-	DEPTH = 64,
-	GUARD_SECONDS = 60,
-	READS = 4, /* outstanding at once */
-	ALL_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		     IBV_ACCESS_REMOTE_ATOMIC,
-};
-
-/* What each end tells the other before a test. */
-struct endpoint {
-	union ibv_gid gid;
-	uint64_t address;
-	uint32_t rkey, qpn, psn, kernel;
 };
 
 struct test {
@@ -64,44 +29,6 @@ struct test {
 	uint32_t length;
 	enum ibv_wc_status expect, receive_expect;
 };
-
-static struct {
-	const char *device;
-	int gid_index, port;
-	enum ibv_mtu mtu;
-	bool server, kernel, verbose;
-} options = { .gid_index = 1, .port = 18600, .mtu = IBV_MTU_1024 };
-
-static struct ibv_context *context;
-static struct ibv_pd *pd;
-static struct ibv_cq *send_cq, *receive_cq;
-static struct ibv_qp *qp;
-static struct ibv_mr *region;
-static uint8_t *memory;
-static struct endpoint peer;
-static int control = -1; /* the TCP connection */
-static bool failed;	 /* the running test */
-
-/* --- small things ------------------------------------------------------------------------- */
-
-static void die(const char *what)
-{
-	fprintf(stderr, "verbs_twin: %s: %s\n", what, strerror(errno));
-	exit(2);
-}
-
-/* Says what is wrong with the running test, which goes on, so that both ends stay in step. */
-__attribute__((format(printf, 1, 2))) static void fail(const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	printf("  wrong: ");
-	vprintf(format, arguments);
-	putchar('\n');
-	va_end(arguments);
-	failed = true;
-}
 
 /* Byte INDEX of the data with this number; no two numbers agree for long. */
 static uint8_t pattern(uint32_t number, uint32_t index)
@@ -136,162 +63,27 @@ static void check_zero(const char *what, uint32_t offset, uint32_t length)
 		}
 }
 
-static void exchange(const void *mine, void *theirs, size_t length)
+static void set_up(const struct test *test)
 {
-	if (send(control, mine, length, MSG_NOSIGNAL) != (ssize_t)length ||
-	    recv(control, theirs, length, MSG_WAITALL) != (ssize_t)length) {
-		fprintf(stderr, "verbs_twin: the other end is gone\n");
-		exit(2);
+	static uint8_t *bytes;
+	struct setup setup = { .size = REGION, .region_access = ALL_ACCESS, .qp_access = ALL_ACCESS,
+			       /* the kernel's rxe takes a retry count of 7 for infinite */
+			       .timeout = 16, .retries = 6, .rnr_retries = 7 };
+
+	if (!bytes && !(bytes = aligned_alloc(4096, REGION)))
+		die("aligned_alloc");
+	memset(bytes, 0, REGION);
+	setup.memory = bytes;
+	if (options.server) {
+		setup.region_access &= ~test->region_forbids;
+		setup.qp_access &= ~test->qp_forbids;
 	}
-}
-
-/* Neither end passes before both have come here; true if both are content. */
-static bool meet(void)
-{
-	uint8_t mine = failed, theirs;
-
-	exchange(&mine, &theirs, 1);
-	return !mine && !theirs;
-}
-
-/* --- verbs --------------------------------------------------------------------------------- */
-
-/* The next completion, which must have this status. */
-static struct ibv_wc reap(struct ibv_cq *cq, const char *what, enum ibv_wc_status expect)
-{
-	struct ibv_wc wc = { .status = IBV_WC_GENERAL_ERR };
-	time_t deadline = time(NULL) + GUARD_SECONDS;
-	int count;
-
-	while (!(count = ibv_poll_cq(cq, 1, &wc)) && time(NULL) < deadline)
-		sched_yield();
-	if (count != 1) {
-		fail("%s: no completion", what);
-		return wc;
-	}
-	if (options.verbose)
-		printf("  %s: %s (%d)\n", what, ibv_wc_status_str(wc.status), wc.status);
-	if (wc.status != expect)
-		fail("%s: %s (%d), not %s (%d)", what, ibv_wc_status_str(wc.status), wc.status,
-		     ibv_wc_status_str(expect), expect);
-	return wc;
-}
-
-/* A request for LENGTH bytes from or to our LOCAL offset and, if it has one, the peer's REMOTE. */
-static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge, uint32_t local,
-				  uint32_t length, uint64_t remote)
-{
-	struct ibv_send_wr wr = { .opcode = opcode, .sg_list = sge, .num_sge = length > 0,
-				  .send_flags = IBV_SEND_SIGNALED };
-
-	*sge = (struct ibv_sge){ (uintptr_t)memory + local, length, region->lkey };
-	if (opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-		wr.wr.atomic.remote_addr = peer.address + remote;
-		wr.wr.atomic.rkey = peer.rkey;
-	} else {
-		wr.wr.rdma.remote_addr = peer.address + remote;
-		wr.wr.rdma.rkey = peer.rkey;
-	}
-	return wr;
-}
-
-static void post(struct ibv_send_wr *wr)
-{
-	struct ibv_send_wr *bad;
-	int error = ibv_post_send(qp, wr, &bad);
-
-	if (error)
-		fail("post_send: %s", strerror(error));
-}
-
-/* Posts one request and waits for its success. */
-static void perform(enum ibv_wr_opcode opcode, uint32_t local, uint32_t length, uint64_t remote,
-		    uint32_t immediate, const char *what)
-{
-	struct ibv_sge sge;
-	struct ibv_send_wr wr = request(opcode, &sge, local, length, remote);
-
-	wr.imm_data = htonl(immediate);
-	post(&wr);
-	reap(send_cq, what, IBV_WC_SUCCESS);
-}
-
-static void post_receive(uint32_t offset, uint32_t length)
-{
-	struct ibv_sge sge = { (uintptr_t)memory + offset, length, region->lkey };
-	struct ibv_recv_wr *bad, wr = { .wr_id = offset, .sg_list = &sge, .num_sge = 1 };
-	int error = ibv_post_recv(qp, &wr, &bad);
-
-	if (error)
-		fail("post_recv: %s", strerror(error));
-}
-
-static void modify(struct ibv_qp_attr attributes, int mask, const char *what)
-{
-	int error = ibv_modify_qp(qp, &attributes, mask);
-
-	if (error) {
-		errno = error;
-		die(what);
-	}
-}
-
-static void connect_qp(const struct test *test)
-{
-	struct ibv_qp_init_attr init = { .send_cq = send_cq, .recv_cq = receive_cq,
-					 .cap = { DEPTH, DEPTH, 2, 2, 0 }, .qp_type = IBV_QPT_RC };
-	unsigned int access = ALL_ACCESS;
-	struct endpoint mine = { .psn = rand() & 0xffffff, .kernel = options.kernel };
-	bool impatient = test->expect == IBV_WC_RNR_RETRY_EXC_ERR;
-
-	memset(memory, 0, REGION);
-	if (options.server)
-		access &= ~test->region_forbids;
-	region = ibv_reg_mr(pd, memory, REGION, access);
-	if (!region)
-		die("ibv_reg_mr");
-	qp = ibv_create_qp(pd, &init);
-	if (!qp)
-		die("ibv_create_qp");
-	if (ibv_query_gid(context, 1, options.gid_index, &mine.gid))
-		die("ibv_query_gid");
-	mine.address = (uintptr_t)memory;
-	mine.rkey = region->rkey;
-	mine.qpn = qp->qp_num;
-	exchange(&mine, &peer, sizeof(mine));
-
-	access = options.server ? ALL_ACCESS & ~test->qp_forbids : ALL_ACCESS;
-	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = access },
-	       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "to INIT");
+	if (test->expect == IBV_WC_RNR_RETRY_EXC_ERR)
+		setup.rnr_retries = 2;
+	make_qp(&setup);
 	for (int i = 0; options.server && i < test->receives; i++)
 		post_receive(HALF + (i % 2) * LONGEST, test->receive_size);
-	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = options.mtu,
-				     .dest_qp_num = peer.qpn, .rq_psn = peer.psn,
-				     .max_dest_rd_atomic = READS, .min_rnr_timer = 12,
-				     .ah_attr = { .is_global = 1, .port_num = 1,
-						  .grh = { .dgid = peer.gid, .hop_limit = 64,
-							   .sgid_index = options.gid_index } } },
-	       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-		       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER, "to RTR");
-	/* the kernel's rxe takes a retry count of 7 for infinite */
-	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .sq_psn = mine.psn, .timeout = 16,
-				     .retry_cnt = 6, .rnr_retry = impatient ? 2 : 7,
-				     .max_rd_atomic = READS },
-	       IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-		       IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC, "to RTS");
-	meet(); /* or a request could come before its responder is ready */
-}
-
-static void drop_qp(void)
-{
-	struct ibv_wc wc;
-
-	if (ibv_destroy_qp(qp))
-		fail("ibv_destroy_qp");
-	if (ibv_dereg_mr(region))
-		fail("ibv_dereg_mr");
-	while (ibv_poll_cq(send_cq, 1, &wc) > 0 || ibv_poll_cq(receive_cq, 1, &wc) > 0)
-		;
+	connect_qp(&setup);
 }
 
 /* --- the tests ----------------------------------------------------------------------------- */
@@ -615,119 +407,24 @@ static const struct test tests[] = {
 	  .expect = IBV_WC_RNR_RETRY_EXC_ERR },
 };
 
-/* --- setting up ---------------------------------------------------------------------------- */
-
-static void open_device(void)
-{
-	int count = 0, i = 0;
-	struct ibv_device **list = ibv_get_device_list(&count);
-
-	while (i < count && options.device && strcmp(ibv_get_device_name(list[i]), options.device))
-		i++;
-	if (!list || i >= count) {
-		fprintf(stderr, "verbs_twin: no device %s\n", options.device ? options.device : "at all");
-		exit(2);
-	}
-	context = ibv_open_device(list[i]);
-	if (!context)
-		die("ibv_open_device");
-	ibv_free_device_list(list);
-	pd = ibv_alloc_pd(context);
-	send_cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0);
-	receive_cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0);
-	memory = aligned_alloc(4096, REGION);
-	if (!pd || !send_cq || !receive_cq || !memory)
-		die("setting up");
-}
-
-static void accept_client(void)
-{
-	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(options.port) };
-	int listener = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int));
-	if (bind(listener, (struct sockaddr *)&any, sizeof(any)) || listen(listener, 1))
-		die("listen");
-	control = accept(listener, NULL, NULL);
-	if (control < 0)
-		die("accept");
-	close(listener);
-}
-
-static void connect_server(const char *host)
-{
-	struct addrinfo *found, hints = { .ai_socktype = SOCK_STREAM };
-	char port[8];
-
-	snprintf(port, sizeof(port), "%d", options.port);
-	if (getaddrinfo(host, port, &hints, &found))
-		die(host);
-	control = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (connect(control, found->ai_addr, found->ai_addrlen))
-		die(host);
-	freeaddrinfo(found);
-}
-
-static void usage(void)
-{
-	fprintf(stderr, "usage: verbs_twin server|client [-d DEVICE] [-g INDEX] [-m MTU] [-p PORT] [-k] "
-			"[-v] [HOST]\n");
-	exit(2);
-}
-
-static const char *parse(int argc, char **argv)
-{
-	int option;
-
-	if (argc < 2 || (strcmp(argv[1], "server") && strcmp(argv[1], "client")))
-		usage();
-	options.server = !strcmp(argv[1], "server");
-	optind = 2;
-	while ((option = getopt(argc, argv, "d:g:m:p:kv")) != -1) {
-		switch (option) {
-		case 'd': options.device = optarg; break;
-		case 'g': options.gid_index = atoi(optarg); break;
-		case 'm':
-			options.mtu = IBV_MTU_256;
-			while (options.mtu < IBV_MTU_4096 && 128 << options.mtu < atoi(optarg))
-				options.mtu++;
-			break;
-		case 'p': options.port = atoi(optarg); break;
-		case 'k': options.kernel = true; break;
-		case 'v': options.verbose = true; break;
-		default: usage();
-		}
-	}
-	if (options.server != (optind == argc))
-		usage();
-	return argv[optind];
-}
-
 int main(int argc, char **argv)
 {
-	const char *host = parse(argc, argv);
-	unsigned int passed = 0, count = sizeof(tests) / sizeof(*tests);
+	unsigned int passed = 0, wrong = 0;
 
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	srand(time(NULL) ^ getpid());
-	open_device();
-	if (options.server)
-		accept_client();
-	else
-		connect_server(host);
-	setsockopt(control, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
-
-	for (const struct test *test = tests; test < tests + count; test++) {
-		bool ok;
-
+	pair_start(argc, argv);
+	for (const struct test *test = tests; test < tests + sizeof(tests) / sizeof(*tests); test++) {
+		if (!wanted(test->name))
+			continue;
 		failed = false;
-		connect_qp(test);
+		set_up(test);
 		(options.server ? test->server : test->client)(test);
-		ok = meet();
+		meet(); /* neither leaves while the other still needs it */
 		drop_qp();
-		passed += ok;
-		printf("%s %s\n", ok ? "ok  " : "FAIL", test->name);
+		if (conclude(test->name))
+			passed++;
+		else
+			wrong++;
 	}
-	printf("verbs_twin: %u passed, %u failed\n", passed, count - passed);
-	return passed != count;
+	printf("verbs_twin: %u passed, %u failed\n", passed, wrong);
+	return passed == 0 || wrong > 0;
 }

@@ -14,7 +14,7 @@ use crate::guest::{self, Guest, Network};
 use crate::packages::{self, Purpose};
 use crate::process::Running;
 use crate::programs::{DEFAULT, Host, PingPong, ip, matches, succeeded};
-use crate::sandbox::{Sandbox, Who};
+use crate::sandbox::{FOLDER, Sandbox, Who};
 use crate::tally::{Tally, Verdict};
 use crate::{dist, workspace};
 
@@ -45,6 +45,9 @@ const INTERFACE_MTU: u32 = 9000;
 const WHOLE_GUARD: Duration = Duration::from_secs(1500);
 
 const GUEST_ADDRESS: &str = "10.77.0.2";
+
+/// Our C programs.
+const PROGRAMS: [&str; 2] = ["verbs_twin", "verbs_trials"];
 
 /// Our end: the bridge.
 const OURS: Host = Host {
@@ -102,7 +105,7 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
     }
     let sandbox = Sandbox {
         dist,
-        programs: vec![build_twin()?],
+        programs: build_programs()?,
     };
     let mut running = sandbox.start(Who::Root, &inner)?;
     let ended = running.wait_showing(WHOLE_GUARD)?;
@@ -130,30 +133,40 @@ pub fn missing() -> Option<String> {
     Sandbox::missing()
 }
 
-/// Compiles `verbs_twin`; one binary for our libraries and for the guest's.
-pub fn build_twin() -> Result<PathBuf> {
+/// Compiles our C programs; one binary of each for our libraries and for the distribution's.
+pub fn build_programs() -> Result<Vec<PathBuf>> {
+    let sources = workspace::root().join("interop");
     let folder = workspace::target()?.join("interop");
     fs::create_dir_all(&folder)?;
-    let program = folder.join("verbs_twin");
-    let status = Command::new("cc")
-        .args([
-            "-O1",
-            "-g",
-            "-Wall",
-            "-Wextra",
-            "-Wno-missing-field-initializers",
-            "-o",
-        ])
-        .arg(&program)
-        .arg(workspace::root().join("interop/verbs_twin.c"))
-        .arg("-libverbs")
-        .status()
-        .context("cc")?;
-    ensure!(
-        status.success(),
-        "cannot compile verbs_twin: is libibverbs-dev installed?"
-    );
-    Ok(program)
+    let build = |name: &str| {
+        let program = folder.join(name);
+        let status = Command::new("cc")
+            .args([
+                "-O1",
+                "-g",
+                "-Wall",
+                "-Wextra",
+                "-Wno-missing-field-initializers",
+                "-o",
+            ])
+            .arg(&program)
+            .args([
+                sources.join(name).with_extension("c"),
+                sources.join("pair.c"),
+            ])
+            .args(["-libverbs", "-pthread"])
+            .status()
+            .context("cc")?;
+        ensure!(
+            status.success(),
+            "cannot compile {name}: is libibverbs-dev installed?"
+        );
+        Ok(program)
+    };
+    ["verbs_twin", "verbs_trials"]
+        .into_iter()
+        .map(build)
+        .collect()
 }
 
 /// The part that runs in the sandbox.
@@ -161,7 +174,9 @@ fn inside(arguments: &Arguments) -> Result<()> {
     join()?;
     let share = Path::new("/run/out/share");
     fs::create_dir(share)?;
-    fs::copy("/run/verbs_twin", share.join("verbs_twin"))?;
+    for program in PROGRAMS {
+        fs::copy(Path::new(FOLDER).join(program), share.join(program))?;
+    }
     let address = format!("{GUEST_ADDRESS}/24");
     let network = Network {
         tap: "tap0",

@@ -92,7 +92,7 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
     };
     let sandbox = Sandbox {
         dist: folder,
-        programs: vec![interop::build_twin()?],
+        programs: interop::build_programs()?,
     };
 
     let next = AtomicUsize::new(0);

@@ -68,6 +68,7 @@ fn everybody(cases: &mut Vec<Case>, who: Who) {
     );
     cases.push(case(Net::Lo, who, "devinfo", scenes::devinfo));
     cases.push(case(Net::Lo, who, "twin", scenes::twin));
+    cases.push(case(Net::Lo, who, "trials", scenes::trials));
 }
 
 /// Sizes, MTUs, queue lengths on one host.
@@ -154,6 +155,7 @@ fn two_hosts(cases: &mut Vec<Case>) {
 fn faults(cases: &mut Vec<Case>) {
     for net in [Net::Lo, Net::Veth(1500)] {
         for seed in 1..=3 {
+            let plan = format!("{FAULTS},seed={seed}");
             let all = [
                 PingPong { size: 1, ..DEFAULT },
                 DEFAULT,
@@ -169,12 +171,18 @@ fn faults(cases: &mut Vec<Case>) {
                 },
             ];
             for pingpong in all {
-                let plan = format!("{FAULTS},seed={seed}");
+                let plan = plan.clone();
                 let name = format!("faults/seed={seed},{pingpong}");
                 cases.push(case(net, Who::Root, &name, move |world| {
                     scenes::pingpong(world, &pingpong, &[("SOFTRDMA_FAULTS", &plan)])
                 }));
             }
+            cases.push(case(
+                net,
+                Who::Root,
+                &format!("faults/seed={seed},twin"),
+                move |world| scenes::flag_under_faults(world, &plan),
+            ));
         }
     }
 }

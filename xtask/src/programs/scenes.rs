@@ -93,37 +93,54 @@ pub fn devinfo(world: &World) -> Result<()> {
 /// Our own program over every kind of request and refusal, with each kind of address.
 pub fn twin(world: &World) -> Result<()> {
     for gid in ["0", "1", "2"] {
-        let end = [
-            "/run/verbs_twin",
-            "server",
-            "-g",
-            gid,
-            "-d",
-            world.server.device,
-        ];
-        let mut server = world.server.start(&end, &[])?;
-        server.wait_for_listener(18600)?;
-        let end = [
-            "/run/verbs_twin",
-            "client",
-            "-g",
-            gid,
-            "-d",
-            world.client.device,
-        ];
-        let mut client = world
-            .client
-            .start(&[&end[..], &[world.server.address]].concat(), &[])?;
-        let ended = client.wait()?;
-        ensure!(
-            ended.code == 0,
-            "client with GID {gid}:\n{}server:\n{}",
-            ended.output,
-            server.output()
-        );
-        succeeded("server", &server.wait()?)?;
-        print!("{}", ended.output);
+        both_ends(world, "/run/verbs_twin", &["-g", gid], &[])?;
     }
+    Ok(())
+}
+
+/// What programs rely on: memory that changes, flags, regions that vanish, silent peers.
+pub fn trials(world: &World) -> Result<()> {
+    both_ends(world, "/run/verbs_trials", &[], &[])
+}
+
+/// That a flag is never seen before its data, over a network that loses and turns around.
+pub fn flag_under_faults(world: &World, plan: &str) -> Result<()> {
+    let variables = [("SOFTRDMA_FAULTS", plan)];
+    both_ends(
+        world,
+        "/run/verbs_trials",
+        &["-t", "data before its flag"],
+        &variables,
+    )?;
+    both_ends(world, "/run/verbs_twin", &[], &variables)
+}
+
+/// A program of ours as server and as client.
+fn both_ends(
+    world: &World,
+    program: &str,
+    options: &[&str],
+    variables: &[(&str, &str)],
+) -> Result<()> {
+    let end = [&[program, "server", "-d", world.server.device], options].concat();
+    let mut server = world.server.start(&end, variables)?;
+    server.wait_for_listener(18600)?;
+    let end = [&[program, "client", "-d", world.client.device], options].concat();
+    let end = [&end[..], &[world.server.address]].concat();
+    let client = world
+        .client
+        .start(&end, variables)?
+        .wait()
+        .context("the client")?;
+    ensure!(
+        client.code == 0,
+        "client:\n{}server:\n{}",
+        client.output,
+        server.output()
+    );
+    let server = server.wait().context("the server")?;
+    succeeded("server", &server)?;
+    print!("server:\n{}client:\n{}", server.output, client.output);
     Ok(())
 }
 
