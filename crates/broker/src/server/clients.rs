@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use io::{Descriptor, Errno};
+use io::{Descriptor, Errno, fdpass::Credentials};
 
 use crate::{
     protocol::{Answer, Event, Refusal, Reply, encode},
@@ -20,6 +20,8 @@ pub(super) struct Client {
     pub(super) process: Option<Process>,
     /// As the broker's namespace numbers it; 0 if it is not visible here.
     pub(super) pid: i32,
+    /// As the broker's user namespace numbers it.
+    pub(super) uid: u32,
     subscribed: bool,
     /// At most one event for each link: later ones are merged into it.
     unsent: VecDeque<Event>,
@@ -36,11 +38,12 @@ pub(super) struct Process {
 }
 
 impl Client {
-    pub(super) fn new(connection: Connection, pid: i32) -> Self {
+    pub(super) fn new(connection: Connection, peer: Credentials) -> Self {
         Self {
             connection,
             process: None,
-            pid,
+            pid: peer.pid,
+            uid: peer.uid,
             subscribed: false,
             unsent: VecDeque::new(),
             uses: BTreeMap::new(),

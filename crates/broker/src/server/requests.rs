@@ -27,6 +27,9 @@ use crate::{
 /// Connections at once; each slot holder has two.
 const CLIENTS_MAX: usize = 2048;
 
+/// Connections without a greeting, beyond which those of other users are closed at once.
+const STRANGERS_MAX: usize = 64;
+
 /// How long a lease waits for a slot to become quiet, or for the sockets of a former broker's
 /// clients to vanish, before it is refused.
 const LEASE_WAIT: Duration = Duration::from_secs(5);
@@ -49,12 +52,17 @@ impl Server {
                     continue;
                 }
             };
-            if let Err(refusal) = self.admit(peer.uid) {
-                // whatever its version: this is also what the other end can read
-                let greeting = self.greeting(Some(refusal));
-                if let Err(errno) = connection.send(&encode(&greeting), &[]) {
-                    tracing::debug!(%errno, "a refused client is gone");
-                }
+            // whoever may not is told so in answer to the greeting: closing before that was read
+            // would take the answer away. Strangers get no more than a few places to wait in.
+            let waiting = self
+                .clients
+                .values()
+                .filter(|client| client.process.is_none())
+                .count();
+            if self.clients.len() >= CLIENTS_MAX
+                || (waiting >= STRANGERS_MAX && self.admit(peer.uid).is_err())
+            {
+                tracing::warn!(pid = peer.pid, uid = peer.uid, "too many connections");
                 continue;
             }
             let owner = self.new_key();
@@ -62,15 +70,13 @@ impl Server {
                 tracing::warn!(%errno, "cannot watch a connection");
                 continue;
             }
-            self.clients
-                .insert(owner, Client::new(connection, peer.pid));
+            self.clients.insert(owner, Client::new(connection, peer));
         }
     }
 
     fn admit(&self, uid: u32) -> Result<(), Refusal> {
         let detail = match who::judge(uid, self.own_uid, &self.map, self.overflow_uid) {
-            Peer::Own | Peer::Root if self.clients.len() < CLIENTS_MAX => return Ok(()),
-            Peer::Own | Peer::Root => format!("the broker has {CLIENTS_MAX} connections already"),
+            Peer::Own | Peer::Root => return Ok(()),
             Peer::Stranger => format!(
                 "this softrdma broker serves {} and root, not {}: use a network namespace of your \
                  own, such as `unshare -rn`",
@@ -144,6 +150,10 @@ impl Server {
                 broker_pid: own_pid(),
             });
         }
+        let Some(uid) = self.clients.get(&owner).map(|client| client.uid) else {
+            return Ok(());
+        };
+        self.admit(uid)?;
         let Some(client) = self.clients.get_mut(&owner) else {
             return Ok(());
         };
@@ -256,7 +266,10 @@ impl Server {
                 }
                 Ok(Reply::Done)
             }
-            Request::Status => Ok(Reply::Status(self.status())),
+            Request::Status => {
+                self.open_port();
+                Ok(Reply::Status(self.status()))
+            }
             Request::Shutdown => {
                 self.stopping = true;
                 Ok(Reply::Done)

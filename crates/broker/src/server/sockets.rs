@@ -4,12 +4,18 @@
 //! The broker keeps a descriptor of each, so packets of a process that was killed stay readable,
 //! and are drained before the next one gets the slot.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
 
 use io::{Errno, fdpass::DatagramSocket, udp};
 
 use super::port::describe_holders;
 use crate::protocol::{SLOT_BYTE_OFFSET, SLOT_COUNT, steer_name, steer_prefix};
+
+/// How often to look who has the port: that means looking at all processes.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// Datagrams taken from a slot in one go; the next turn of the loop takes more.
 const DRAIN_MAX: usize = 1024;
@@ -20,8 +26,8 @@ pub(super) struct Sockets {
     port: u16,
     steer_prefix: String,
     group: Option<udp::Group>,
-    /// Why there is no group.
-    problem: Option<String>,
+    /// Why there is no group, and when that was found out.
+    problem: Option<(String, Instant)>,
     steering: Vec<Option<DatagramSocket>>,
     repairs: u64,
     buffer: Vec<u8>,
@@ -50,7 +56,7 @@ impl Sockets {
 
     /// Why the port is not open.
     pub(super) fn problem(&self) -> Option<&str> {
-        self.problem.as_deref()
+        self.problem.as_ref().map(|(text, _)| text.as_str())
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -70,10 +76,18 @@ impl Sockets {
                 true
             }
             Err(error) => {
-                self.problem = Some(match error {
-                    udp::OpenError::Taken { port } => describe_holders(port),
-                    other => other.to_string(),
-                });
+                let now = Instant::now();
+                let known = self
+                    .problem
+                    .as_ref()
+                    .is_some_and(|(_, at)| now < *at + LOOK_PERIOD);
+                if !known {
+                    let text = match error {
+                        udp::OpenError::Taken { port } => describe_holders(port),
+                        other => other.to_string(),
+                    };
+                    self.problem = Some((text, now));
+                }
                 false
             }
         }

@@ -39,6 +39,9 @@ pub(super) fn render(entries: &[Entry], options: OutputOptions) -> String {
     }
     let layout = if options.pretty { &PRETTY } else { &COMPACT };
     let objects: Vec<String> = entries.iter().map(|entry| object(entry, layout)).collect();
+    if objects.is_empty() {
+        return format!("[{}]\n", layout.open_array);
+    }
     // the separator stands at the beginning of the next line
     let body = objects.join(",");
     format!("[{}{body}{}]\n", layout.open_array, layout.close_array)

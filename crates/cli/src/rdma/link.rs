@@ -126,19 +126,27 @@ fn add(mut words: VecDeque<String>) -> Ended {
     let Some(netdev) = words.pop_front() else {
         return missing("a net device name");
     };
-    let added = connect_or_start()
-        .map_err(Failure::from)
-        .and_then(|client| Ok(client.add_link(&name, &kind, &netdev, true)?));
-    match added {
-        Ok(link) if !link.up => Ended::Remarked(
-            String::new(),
-            format!(
-                "softrdma: {netdev} is down: `ip link set {netdev} up` makes the port active\n"
-            ),
-        ),
-        Ok(_) => Ended::Output(String::new()),
+    match try_add(&name, &kind, &netdev) {
+        Ok(remarks) if remarks.is_empty() => Ended::Output(String::new()),
+        Ok(remarks) => Ended::Remarked(String::new(), remarks),
         Err(failure) => explain_add(&failure, &name),
     }
+}
+
+/// Adds a link; says what keeps it from being of use.
+fn try_add(name: &str, kind: &str, netdev: &str) -> Result<String, Failure> {
+    let client = connect_or_start()?;
+    let link = client.add_link(name, kind, netdev, true)?;
+    let mut remarks = String::new();
+    if !link.up {
+        remarks += &format!(
+            "softrdma: {netdev} is down: `ip link set {netdev} up` makes the port active\n"
+        );
+    }
+    if let Some(problem) = client.status()?.port_problem {
+        remarks += &format!("softrdma: programs cannot use {name} yet: {problem}\n");
+    }
+    Ok(remarks)
 }
 
 /// Takes the word `keyword`; otherwise how the command ends.

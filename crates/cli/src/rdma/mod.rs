@@ -146,6 +146,27 @@ fn failed(failure: &Failure, remedy: Option<&str>) -> Ended {
     Ended::Failed(format!("error: {kernel}\nsoftrdma: {failure}{remedy}\n"))
 }
 
+/// The output of the `nth` time that `command` stands in a file of reference output, with the exit
+/// code below it.
+#[cfg(test)]
+pub(crate) fn reference_output(file: &str, command: &str, nth: usize) -> String {
+    let line = format!("$ {command}");
+    let mut lines = file.lines();
+    for _ in 0..=nth {
+        lines
+            .by_ref()
+            .find(|found| **found == line)
+            .expect("the command is in the file");
+    }
+    let mut output = String::new();
+    for line in lines.take_while(|line| !line.starts_with("$ ")) {
+        output += line;
+        output += "\n";
+    }
+    // an empty line stands between commands
+    output.strip_suffix('\n').unwrap_or(&output).to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,25 +214,4 @@ mod tests {
             "{text}"
         );
     }
-}
-
-/// The output of the `nth` time that `command` stands in a file of reference output, with the exit
-/// code below it.
-#[cfg(test)]
-pub(crate) fn reference_output(file: &str, command: &str, nth: usize) -> String {
-    let line = format!("$ {command}");
-    let mut lines = file.lines();
-    for _ in 0..=nth {
-        lines
-            .by_ref()
-            .find(|found| **found == line)
-            .expect("the command is in the file");
-    }
-    let mut output = String::new();
-    for line in lines.take_while(|line| !line.starts_with("$ ")) {
-        output += line;
-        output += "\n";
-    }
-    // an empty line stands between commands
-    output.strip_suffix('\n').unwrap_or(&output).to_owned()
 }

@@ -14,9 +14,10 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
+    time::{Duration, Instant},
 };
 
-use broker::{CallError, Refusal};
+use broker::{CallError, Client, Refusal};
 
 use self::program::{LIBRARIES, Verdict};
 use crate::connect::{Failure, connect_or_start};
@@ -102,6 +103,7 @@ fn libraries() -> Result<PathBuf, String> {
 fn prepare() -> Result<(), Failure> {
     let client = connect_or_start()?;
     client.hold()?;
+    wait_for_port(&client)?;
     if !client.links()?.is_empty() {
         return Ok(());
     }
@@ -121,6 +123,20 @@ fn prepare() -> Result<(), Failure> {
         Err(CallError::Refused(Refusal::NameInUse { .. } | Refusal::NetdevInUse { .. })) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// A program without the port gets no device that works: better said now. Clients of a broker that
+/// was killed need a moment to let go of it.
+fn wait_for_port(client: &Client) -> Result<(), Failure> {
+    const WAIT: Duration = Duration::from_secs(3);
+    let deadline = Instant::now() + WAIT;
+    while let Some(detail) = client.status()?.port_problem {
+        if Instant::now() >= deadline {
+            return Err(CallError::from(Refusal::PortUnavailable { detail }).into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 /// What changes in the environment.

@@ -1,0 +1,263 @@
+//! The command itself: starting brokers by itself, and what it leaves behind.
+//!
+//! Each test has a network namespace of its own, so that port 4791 and the broker's name are its
+//! own too. Where the kernel or a container forbids that, the tests say so and end.
+
+use std::{
+    fs,
+    io::Read,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+};
+
+const SOFTRDMA: &str = env!("CARGO_BIN_EXE_softrdma");
+
+/// Waits for a condition, a minute at most.
+const UNTIL_TRUE: &str = "
+    until_true() {
+        n=0
+        while ! eval \"$1\" >/dev/null 2>&1 && [ $n -lt 600 ]; do sleep 0.1; n=$((n + 1)); done
+    }
+";
+
+/// A folder as `cargo xtask dist` makes it, with a library that is only looked for.
+struct Dist(PathBuf);
+
+impl Dist {
+    fn new(name: &str) -> Self {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("softrdma-{name}-{}", std::process::id()));
+        fs::create_dir_all(folder.join("bin")).expect("there is room");
+        fs::create_dir_all(folder.join("lib")).expect("there is room");
+        // a symbolic link would be resolved to where cargo built it; a copy could still be open for
+        // writing in a child that another test is just starting
+        fs::hard_link(SOFTRDMA, folder.join("bin/softrdma")).expect("the same file system");
+        symlink("/dev/null", folder.join("lib/libibverbs.so.1")).expect("there is room");
+        Self(folder)
+    }
+
+    /// Runs a script in a network namespace with `lo` up; `$S` is the command. The broker in it is
+    /// stopped in the end, whatever happens. `None` if namespaces are forbidden.
+    fn script(&self, script: &str) -> Option<Output> {
+        let whole = format!(
+            "S={}\nip link set lo up || exit 99\ntrap '$S broker stop' EXIT\n{UNTIL_TRUE}{script}",
+            self.0.join("bin/softrdma").display()
+        );
+        let output = namespace(&whole)
+            .output()
+            .expect("unshare is part of every system");
+        if output.status.code() == Some(99) || !can_unshare() {
+            eprintln!("skipped: no network namespace of one's own here");
+            return None;
+        }
+        Some(output)
+    }
+}
+
+impl Drop for Dist {
+    fn drop(&mut self) {
+        // a file that somebody still executes can be removed as well
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn namespace(script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--net", "sh", "-c", script]);
+    command
+}
+
+fn can_unshare() -> bool {
+    namespace("true")
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn programs_that_start_the_broker_at_once_share_one() {
+    let dist = Dist::new("race");
+    let script = "
+        for n in 1 2 3 4 5 6 7 8; do $S run -- true & pids=\"$pids $!\"; done
+        for pid in $pids; do wait $pid || echo failed; done
+        $S link; $S broker status";
+    let Some(output) = dist.script(script) else {
+        return;
+    };
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let mut lines = out.lines();
+    let link = lines.next().unwrap_or_default();
+    assert!(
+        link.starts_with("link rxe_lo/1 state ACTIVE "),
+        "{out}{err}"
+    );
+    assert!(
+        lines
+            .next()
+            .is_some_and(|line| line.starts_with("softrdma broker ")),
+        "{out}{err}"
+    );
+    let told = err
+        .matches("no link is configured: made rxe_lo on lo")
+        .count();
+    assert_eq!(told, 1, "{err}");
+    assert!(!out.contains("failed"), "{out}{err}");
+}
+
+#[test]
+fn the_broker_keeps_nothing_of_the_program_that_started_it() {
+    let dist = Dist::new("leftovers");
+    let script = "
+        exec 7>/dev/full
+        SECRET=x $S link add rxe_lo type rxe netdev lo >/dev/null 2>&1
+        pid=$($S broker status | sed -n 's/.*: pid \\([0-9]*\\),.*/\\1/p')
+        readlink /proc/$pid/cwd /proc/$pid/fd/0 /proc/$pid/fd/1 /proc/$pid/fd/2
+        ls -l /proc/$pid/fd | grep -c /dev/full
+        tr '\\0' '\\n' < /proc/$pid/environ | grep -c SECRET
+        [ $(cut -d' ' -f6 /proc/$pid/stat) = $(cut -d' ' -f6 /proc/$$/stat) ] && echo same session";
+    let Some(output) = dist.script(script) else {
+        return;
+    };
+    let expected = "/\n/dev/null\n/dev/null\n/dev/null\n0\n0\n";
+    assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
+}
+
+#[test]
+fn whoever_reads_the_output_of_a_step_is_not_kept_waiting() {
+    let dist = Dist::new("pipe");
+    if !can_unshare() {
+        eprintln!("skipped: no network namespace of one's own here");
+        return;
+    }
+    // the broker outlives the step that started it; only its own name can end it afterwards
+    let script = format!(
+        "S={}; ip link set lo up; $S broker --idle-seconds 1; $S broker status",
+        dist.0.join("bin/softrdma").display()
+    );
+    let mut child = namespace(&script)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare is part of every system");
+    let mut out = String::new();
+    // ends only when nobody holds the pipe any more
+    child
+        .stdout
+        .take()
+        .expect("it is a pipe")
+        .read_to_string(&mut out)
+        .expect("text");
+    assert!(child.wait().expect("it is ours").success());
+    assert!(out.starts_with("softrdma broker "), "{out}");
+}
+
+#[test]
+fn run_becomes_the_program() {
+    let dist = Dist::new("run");
+    let script = "
+        $S link add rxe_lo type rxe netdev lo
+        LD_LIBRARY_PATH=/before $S run sh -c 'echo $LD_LIBRARY_PATH; exit 7'; echo $?
+        $S run -- sh -c 'kill -KILL $$'; echo $?
+        $S run -- no-such-program; echo $?
+        $S run -- /etc/passwd; echo $?";
+    let Some(output) = dist.script(script) else {
+        return;
+    };
+    let lib = dist.0.join("lib");
+    let expected = format!("{}:/before\n7\n137\n127\n126\n", lib.display());
+    let err = text(&output.stderr);
+    assert_eq!(text(&output.stdout), expected, "{err}");
+    assert!(
+        err.contains("softrdma: no-such-program: command not found"),
+        "{err}"
+    );
+    assert!(!err.contains("no link is configured"), "{err}");
+}
+
+#[test]
+fn run_without_its_libraries_says_where_they_should_be() {
+    let dist = Dist::new("bare");
+    fs::remove_file(dist.0.join("lib/libibverbs.so.1")).expect("it was made");
+    let output = Command::new(dist.0.join("bin/softrdma"))
+        .args(["run", "--", "true"])
+        .output()
+        .expect("it is a program");
+    assert_eq!(output.status.code(), Some(125));
+    let err = text(&output.stderr);
+    assert!(
+        err.contains(&format!(
+            "no libibverbs.so.1 in {}",
+            dist.0.join("lib").display()
+        )),
+        "{err}"
+    );
+}
+
+#[test]
+fn links_follow_addresses_and_interfaces() {
+    let dist = Dist::new("follow");
+    let script = "
+        ip link add left mtu 9000 type veth peer name right || exit 99
+        $S link add rxe0 type rxe netdev left
+        $S link show
+        ip addr add 10.9.0.1/24 dev left
+        ip link set left up; ip link set right up
+        until_true '$S link | grep ACTIVE'
+        $S link show
+        $S devinfo -d rxe0 -v | grep -e active_mtu -e 'GID.*10.9.0.1'
+        ip link del left
+        until_true '! $S link | grep rxe0'
+        $S link show";
+    let Some(output) = dist.script(script) else {
+        return;
+    };
+    let expected = "\
+link rxe0/1 state DOWN physical_state DISABLED netdev left 
+link rxe0/1 state ACTIVE physical_state LINK_UP netdev left 
+\t\t\tactive_mtu:\t\t4096 (5)
+\t\t\tGID[  1]:\t\t::ffff:10.9.0.1, RoCE v2
+";
+    let err = text(&output.stderr);
+    assert_eq!(text(&output.stdout), expected, "{err}");
+    assert!(err.contains("left is down: `ip link set left up`"), "{err}");
+}
+
+#[test]
+fn a_killed_broker_is_replaced() {
+    let dist = Dist::new("killed");
+    let script = "
+        $S link add rxe_lo type rxe netdev lo
+        pid() { $S broker status | sed -n 's/.*: pid \\([0-9]*\\),.*/\\1/p'; }
+        first=$(pid); kill -KILL $first
+        until_true '! $S broker status'
+        $S link; echo nothing
+        $S run -- true; $S link
+        [ $(pid) != $first ] && echo another";
+    let Some(output) = dist.script(script) else {
+        return;
+    };
+    let expected =
+        "nothing\nlink rxe_lo/1 state ACTIVE physical_state LINK_UP netdev lo \nanother\n";
+    assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
+}
+
+#[test]
+fn mistakes_of_the_command_line_end_as_those_of_rdma() {
+    for (words, code) in [
+        (&["link", "bogus"][..], 0),
+        (&["link", "add"], 1),
+        (&["link", "delete"], 1),
+        (&["link", "--nonsense"], 1),
+        (&["link", "help"], 0),
+        (&["dev", "bogus"], 0),
+    ] {
+        let output = Command::new(SOFTRDMA)
+            .args(words)
+            .output()
+            .expect("it is a program");
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {output:?}");
+    }
+}
