@@ -8,7 +8,7 @@
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
-use libc::{ENODEV, ENOSYS, EOPNOTSUPP};
+use libc::{ENOSYS, EOPNOTSUPP};
 
 use crate::errno::Errno;
 
@@ -69,7 +69,7 @@ defaults! {
     errno(EOPNOTSUPP) {
         ibv_attach_mcast, ibv_dealloc_dmah, ibv_destroy_ah, ibv_destroy_comp_cntr,
         ibv_destroy_srq, ibv_detach_mcast, ibv_free_buf, ibv_inc_comp_cntr, ibv_inc_err_comp_cntr,
-        ibv_modify_srq, ibv_qp_attach_comp_cntr, ibv_query_ece, ibv_query_port_speed,
+        ibv_modify_srq, ibv_qp_attach_comp_cntr, ibv_resolve_eth_l2_from_gid, ibv_query_ece, ibv_query_port_speed,
         ibv_query_srq, ibv_read_comp_cntr, ibv_read_err_comp_cntr, ibv_set_comp_cntr, ibv_set_ece,
         ibv_set_err_comp_cntr, _ibv_query_comp_cntr_caps,
     }
@@ -139,13 +139,4 @@ defaults! {
         softrdma_rsendmsg, softrdma_rsendto, softrdma_rsetsockopt, softrdma_rshutdown,
         softrdma_rsocket, softrdma_rwrite, softrdma_rwritev,
     }
-}
-
-// Until the device is there: no device.
-defaults! {
-    null(ENODEV) { ibv_open_device, ibv_get_device_list, ibv_alloc_pd, ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_create_comp_channel, ibv_create_cq, ibv_create_qp, ibv_get_device_name, ibv_qp_to_qp_ex, ibv_get_sysfs_path }
-    errno(ENODEV) { ibv_close_device, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_query_device, ibv_query_port, ibv_query_gid, ibv_query_pkey, ibv_query_qp, ibv_modify_qp, ibv_rereg_mr, ibv_resize_cq, ibv_get_pkey_index, _ibv_query_gid_ex, _ibv_query_gid_table, ibv_fork_init, ibv_is_fork_initialized, ibv_dontfork_range, ibv_dofork_range, ibv_init_ah_from_wc, ibv_resolve_eth_l2_from_gid, ibv_get_device_index, ibv_get_device_guid, softrdma_query_gid_type, softrdma_completion_descriptor, softrdma_async_descriptor }
-    minus_one(ENODEV) { ibv_read_sysfs_file }
-    zero() { softrdma_take_completion_event, softrdma_take_async_event }
-    nothing() { ibv_ack_async_event, ibv_ack_cq_events, ibv_free_device_list }
 }

@@ -7,10 +7,25 @@ use core::ffi::c_int;
 pub struct Errno(pub c_int);
 
 impl Errno {
-    /// Stores the number in `errno` and returns it: the convention of most verbs.
+    /// An argument is wrong.
+    pub const INVALID: Self = Self(libc::EINVAL);
+    /// This library does not offer it.
+    pub const UNSUPPORTED: Self = Self(libc::EOPNOTSUPP);
+
+    /// Stores the number in `errno` and returns it.
     pub fn set(self) -> c_int {
         // SAFETY: the location is the calling thread's own and always valid.
         unsafe { *libc::__errno_location() = self.0 };
         self.0
+    }
+}
+
+impl From<softrdma::Error> for Errno {
+    /// [`softrdma::Error::errno`] is the one table; the text goes to the log, as C has no place
+    /// for it.
+    fn from(error: softrdma::Error) -> Self {
+        let errno = error.errno();
+        tracing::debug!(errno, "{error}");
+        Self(errno)
     }
 }

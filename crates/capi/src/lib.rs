@@ -13,5 +13,8 @@
 pub mod abi;
 pub mod defaults;
 pub mod errno;
+pub mod guard;
+mod log;
+mod object;
 pub mod rdmacm;
 pub mod verbs;

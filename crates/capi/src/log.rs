@@ -1,0 +1,37 @@
+//! `SOFTRDMA_LOG`: what the library does, on standard error.
+//!
+//! The value is a filter as `tracing-subscriber` reads it: `debug`, or
+//! `softrdma=trace,warn`. The
+//! subscriber is installed for the copy of `tracing` inside this shared object: nothing of it is
+//! exported, so the program's own copy, if it has one, never knows (docs/decisions/0011-log.md).
+
+use std::sync::Once;
+
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Starts the log if the environment asks for it; the first entry points of a program call this.
+pub fn start() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let Ok(filter) = std::env::var("SOFTRDMA_LOG") else {
+            return;
+        };
+        let filter = match filter.parse::<Targets>() {
+            Ok(filter) => filter,
+            Err(error) => {
+                eprintln!("softrdma: SOFTRDMA_LOG: {error}");
+                return;
+            }
+        };
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(std::io::stderr)
+            .with_ansi(false);
+        // It fails only if there is one already, and then that one will do.
+        let _ = tracing_subscriber::registry()
+            .with(layer.with_filter(filter))
+            .try_init();
+    });
+}

@@ -1,0 +1,139 @@
+//! Posting work requests.
+
+use core::ffi::c_int;
+
+use softrdma::{Payload, QueuePair, SendRequest, Sge};
+
+use super::convert::{self, Sges};
+use crate::abi::constants::IBV_SEND_INLINE;
+use crate::abi::verbs::{ibv_qp, ibv_recv_wr, ibv_send_wr};
+use crate::errno::Errno;
+use crate::guard::{Status, guard};
+use crate::object;
+
+/// Bytes of inline data that any queue pair of this device can have.
+const INLINE_MAX: usize = softrdma::attributes::MAX_INLINE as usize;
+
+/// Tells the program which work request was refused.
+///
+/// # Safety
+/// `bad_wr` is NULL or valid for a write.
+unsafe fn blame<T>(bad_wr: *mut *mut T, wr: *mut T) {
+    if !bad_wr.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { bad_wr.write(wr) };
+    }
+}
+
+/// The slot behind `ibv_post_send`: posts the list up to the first that is refused.
+///
+/// # Safety
+/// `qp` is NULL or a queue pair, `wr` is NULL or a list of valid work requests, `bad_wr` is NULL or
+/// valid for a write.
+pub unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    guard::<Status>(|| {
+        // SAFETY: the caller's promise.
+        let pair = match unsafe { object::private(qp) } {
+            Ok(private) => &private.pair,
+            Err(errno) => {
+                // SAFETY: the caller's promise.
+                unsafe { blame(bad_wr, wr) };
+                return Err(errno);
+            }
+        };
+        let mut sges = Sges::new();
+        let mut next = wr;
+        let mut outcome = Ok(());
+        while !next.is_null() {
+            // SAFETY: the caller's promise.
+            let request = unsafe { &*next };
+            // SAFETY: the caller's promise.
+            outcome = unsafe { queue_send(pair, request, &mut sges) };
+            if outcome.is_err() {
+                // SAFETY: the caller's promise.
+                unsafe { blame(bad_wr, next) };
+                break;
+            }
+            next = request.next;
+        }
+        // also what was accepted before an error goes out
+        if next != wr {
+            pair.flush_sends();
+        }
+        outcome
+    })
+}
+
+/// # Safety
+/// The request's list of elements is valid.
+unsafe fn queue_send(pair: &QueuePair, wr: &ibv_send_wr, sges: &mut Sges) -> Result<(), Errno> {
+    let operation = convert::operation(wr)?;
+    // SAFETY: the caller's promise.
+    unsafe { convert::sges(wr.sg_list, wr.num_sge, sges)? };
+    let mut inline;
+    let payload = if wr.send_flags & IBV_SEND_INLINE != 0 && convert::carries_inline(&operation) {
+        inline = [0; INLINE_MAX];
+        Payload::Inline(gather(pair, sges, &mut inline)?)
+    } else {
+        Payload::Sges(sges)
+    };
+    let flags = convert::send_flags(wr.send_flags);
+    pair.queue_send(&SendRequest {
+        id: wr.wr_id,
+        operation,
+        flags,
+        payload,
+    })?;
+    Ok(())
+}
+
+/// Copies inline data out of the program's memory, so that it can be reused when the call returns.
+fn gather<'a>(
+    pair: &QueuePair,
+    sges: &[Sge],
+    into: &'a mut [u8; INLINE_MAX],
+) -> Result<&'a [u8], Errno> {
+    let mut end = 0;
+    for sge in sges {
+        let start = end;
+        end += sge.length as usize;
+        let place = into.get_mut(start..end).ok_or(Errno::INVALID)?;
+        pair.copy_inline(sge.address, place)?;
+    }
+    Ok(&into[..end])
+}
+
+/// The slot behind `ibv_post_recv`: posts the list up to the first that is refused.
+///
+/// # Safety
+/// As for [`post_send`].
+pub unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    guard::<Status>(|| {
+        let mut sges = Sges::new();
+        let mut next = wr;
+        // SAFETY: the caller's promise, for every pointer followed here.
+        unsafe {
+            let post = |wr: &ibv_recv_wr, sges: &mut Sges| {
+                convert::sges(wr.sg_list, wr.num_sge, sges)?;
+                object::private(qp)?.pair.post_receive(wr.wr_id, sges)?;
+                Ok(())
+            };
+            while !next.is_null() {
+                if let Err(errno) = post(&*next, &mut sges) {
+                    blame(bad_wr, next);
+                    return Err(errno);
+                }
+                next = (*next).next;
+            }
+        }
+        Ok(())
+    })
+}

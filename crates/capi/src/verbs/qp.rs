@@ -1,0 +1,248 @@
+//! Queue pairs.
+
+use core::ffi::{c_int, c_uint};
+use core::mem::zeroed;
+use core::ptr;
+use std::sync::Arc;
+
+use softrdma::{AttributeMask, EventQueue, QueuePair, QueuePairOptions};
+
+use super::{context, convert, domain};
+use crate::abi::constants::{
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QPS_RESET, IBV_QPT_RC,
+};
+use crate::abi::verbs::{
+    ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
+};
+use crate::errno::Errno;
+use crate::guard::{Pointer, Status, guard};
+use crate::object::{self, Public};
+
+/// What is behind an `ibv_qp`. Every queue pair is allocated as an `ibv_qp_ex`, of which `ibv_qp`
+/// is the beginning.
+pub struct Pair {
+    pub(super) pair: QueuePair,
+    /// For acknowledging its events.
+    pub(super) events: Arc<EventQueue>,
+    signal_all: bool,
+}
+
+impl Public for ibv_qp {
+    type Whole = ibv_qp_ex;
+    type Private = Pair;
+}
+
+/// Numbers of QP types that only the kernel may use: SMI and GSI.
+const OF_THE_KERNEL: [c_uint; 2] = [0, 1];
+
+/// Makes a queue pair and writes back the sizes granted.
+///
+/// # Safety
+/// The pointers in `asked` are NULL or objects of this library.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    asked: &ibv_qp_init_attr,
+    granted: *mut ibv_qp_cap,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: the caller's promise.
+    let (domain, context) = unsafe { (domain::domain(pd)?, domain::context_of(pd)) };
+    if OF_THE_KERNEL.contains(&asked.qp_type) {
+        return Err(Errno::INVALID);
+    }
+    if asked.qp_type != IBV_QPT_RC || !asked.srq.is_null() {
+        return Err(Errno::UNSUPPORTED);
+    }
+    let queue = |cq: *mut ibv_cq| {
+        // SAFETY: the caller's promise; the field is written once.
+        unsafe {
+            let private = object::private(cq)?;
+            if (*cq).context != context {
+                return Err(Errno::INVALID);
+            }
+            Ok(&private.queue)
+        }
+    };
+    let pair = domain.queue_pair(QueuePairOptions {
+        send_cq: queue(asked.send_cq)?,
+        receive_cq: queue(asked.recv_cq)?,
+        capabilities: convert::capabilities(&asked.cap),
+        signal_all: asked.sq_sig_all != 0,
+    })?;
+    // SAFETY: NULL slots: the queue pair has no extended interface.
+    let mut public: ibv_qp_ex = unsafe { zeroed() };
+    public.qp_base = ibv_qp {
+        context,
+        qp_context: asked.qp_context,
+        pd,
+        send_cq: asked.send_cq,
+        recv_cq: asked.recv_cq,
+        srq: ptr::null_mut(),
+        handle: domain::next_handle(),
+        qp_num: pair.qpn().get(),
+        state: IBV_QPS_RESET,
+        qp_type: asked.qp_type,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    // SAFETY: the caller's promise.
+    let events = unsafe {
+        granted.write(convert::cap(pair.capabilities()));
+        Arc::clone(context::device(context)?.events())
+    };
+    let private = Pair {
+        pair,
+        events,
+        signal_all: asked.sq_sig_all != 0,
+    };
+    let qp = object::publish::<ibv_qp>(public, private);
+    // SAFETY: made on the line above.
+    unsafe { object::private(qp)? }.pair.set_cookie(qp as u64);
+    Ok(qp)
+}
+
+/// `ibv_create_qp`.
+///
+/// # Safety
+/// `pd` is NULL or allocated; `attributes` is NULL or valid, and so are its objects.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    attributes: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    guard::<Pointer<ibv_qp>>(|| {
+        if attributes.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { create(pd, &attributes.read(), &raw mut (*attributes).cap) }
+    })
+}
+
+/// The slot behind `ibv_create_qp_ex`: what `ibv_create_qp` can do; EOPNOTSUPP for flags, work
+/// request builders and the other extensions.
+///
+/// # Safety
+/// `context` is NULL or open; `attributes` is NULL or valid, with what its mask announces.
+pub unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attributes: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    guard::<Pointer<ibv_qp>>(|| {
+        if attributes.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the caller's promise; without its bit in the mask a field is not looked at.
+        let asked = unsafe { attributes.read() };
+        let has = |bit| asked.comp_mask & bit != 0;
+        if asked.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0
+            || (has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && asked.create_flags != 0)
+        {
+            return Err(Errno::UNSUPPORTED);
+        }
+        // SAFETY: the caller's promise.
+        if !has(IBV_QP_INIT_ATTR_PD) || unsafe { domain::context_of(asked.pd) } != context {
+            return Err(Errno::INVALID);
+        }
+        let basic = ibv_qp_init_attr {
+            qp_context: asked.qp_context,
+            send_cq: asked.send_cq,
+            recv_cq: asked.recv_cq,
+            srq: asked.srq,
+            cap: asked.cap,
+            qp_type: asked.qp_type,
+            sq_sig_all: asked.sq_sig_all,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { create(asked.pd, &basic, &raw mut (*attributes).cap) }
+    })
+}
+
+/// `ibv_qp_to_qp_ex`: NULL, as no queue pair here was made with work request builders.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    ptr::null_mut()
+}
+
+/// `ibv_modify_qp`.
+///
+/// # Safety
+/// `qp` is NULL or a queue pair; `attributes` is NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attributes: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    guard::<Status>(|| {
+        // SAFETY: the caller's promise.
+        let pair = unsafe { &object::private(qp)?.pair };
+        if attributes.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the caller's promise; plain data.
+        let asked = unsafe { attributes.read() };
+        let (attributes, address, mask) = convert::attributes(&asked, mask)?;
+        pair.modify(&attributes, &address, mask)?;
+        if mask.contains(AttributeMask::STATE) {
+            // SAFETY: the caller's promise; the field is the library's to write.
+            unsafe { (*qp).state = asked.qp_state };
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_query_qp`: everything, whatever the mask asks for.
+///
+/// # Safety
+/// `qp` is NULL or a queue pair; the others are NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attributes: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    guard::<Status>(|| {
+        // SAFETY: the caller's promise.
+        let private = unsafe { object::private(qp)? };
+        if attributes.is_null() || init.is_null() {
+            return Err(Errno::INVALID);
+        }
+        let (view, address) = private.pair.query()?;
+        // SAFETY: the caller's promise; the state is the library's to write, the rest was written
+        // once.
+        unsafe {
+            (*qp).state = view.state as c_uint;
+            attributes.write(convert::queried(&view, &address));
+            init.write(ibv_qp_init_attr {
+                qp_context: (*qp).qp_context,
+                send_cq: (*qp).send_cq,
+                recv_cq: (*qp).recv_cq,
+                srq: (*qp).srq,
+                cap: convert::cap(&view.capabilities),
+                qp_type: (*qp).qp_type,
+                sq_sig_all: c_int::from(private.signal_all),
+            });
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_qp`: what was posted vanishes; waits until the events that the program got are
+/// acknowledged.
+///
+/// # Safety
+/// `qp` is NULL or a queue pair, and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    guard::<Status>(|| {
+        // SAFETY: the caller's promise. Events name the structure until they are retired, and an
+        // acknowledgement reads it: so it goes last.
+        unsafe {
+            let events = Arc::clone(&object::private(qp)?.events);
+            object::withdraw(qp, || events.retire(qp as u64))
+        }
+    })
+}
