@@ -22,28 +22,43 @@ pub(super) fn describe_holders(port: u16) -> String {
     let processes = processes_with(&inodes);
     let uids: BTreeSet<u32> = bound.iter().map(|socket| socket.uid).collect();
     let rxe_loaded = Path::new("/sys/module/rdma_rxe").exists();
-    explain(port, &processes, &uids, rxe_loaded)
+    let own = rustix::process::geteuid().as_raw();
+    explain(port, &processes, &uids, rxe_loaded, own)
 }
 
-fn explain(port: u16, processes: &[String], uids: &BTreeSet<u32>, rxe_loaded: bool) -> String {
-    let mut text = format!("UDP port {port} is in use");
+fn explain(
+    port: u16,
+    processes: &[String],
+    uids: &BTreeSet<u32>,
+    rxe_loaded: bool,
+    own: u32,
+) -> String {
     let owners: Vec<String> = uids.iter().copied().map(describe_uid).collect();
+    let owners = owners.join(", ");
+    let mut text = format!("UDP port {port} is in use");
     if !processes.is_empty() {
-        text += &format!(" by {}", processes.join(", "));
-        text += &format!(", owned by {}", owners.join(", "));
-        text += "; end them, or wait until they have noticed the end of their broker";
+        text += &format!(" by {}, owned by {owners}", processes.join(", "));
     } else if rxe_loaded {
         text += ", most likely by the kernel module rdma_rxe, which is loaded: \
                  `modprobe -r rdma_rxe` frees the port (or use a network namespace of your own)";
-    } else if owners.is_empty() {
+        return text;
+    } else if uids.is_empty() {
         text += " (the owner is not visible from here)";
     } else {
-        let (first, names) = (uids.first().copied().unwrap_or_default(), owners.join(", "));
-        text += &format!(
-            " by {names}; only one user per network namespace can have it. If that is a softrdma \
-             broker you may use (root may use anybody's), set SOFTRDMA_BROKER_UID={first}; else \
-             use a network namespace of your own, such as `unshare -rn`"
-        );
+        text += &format!(" by {owners}");
+    }
+    match uids.iter().find(|uid| **uid != own) {
+        Some(other) if own == 0 => {
+            text += &format!(
+                "; if that is their softrdma broker, root may use it with \
+                 SOFTRDMA_BROKER_UID={other}"
+            );
+        }
+        Some(_) => {
+            text += "; only one user of a network namespace can have it: use one of your own, \
+                     such as `unshare -rn`";
+        }
+        None => text += "; end them, or wait until they have noticed the end of their broker",
     }
     text
 }
@@ -128,13 +143,23 @@ mod tests {
 
     #[test]
     fn each_cause_has_its_remedy() {
-        let uids = BTreeSet::from([0]);
+        let (root, other) = (BTreeSet::from([0]), BTreeSet::from([4_000_000]));
         let processes = ["rping (pid 7)".to_owned()];
-        assert!(explain(4791, &processes, &uids, true).contains("rping (pid 7)"));
-        assert!(explain(4791, &[], &uids, true).contains("modprobe -r rdma_rxe"));
-        let other = explain(4791, &[], &BTreeSet::from([4_000_000]), false);
-        assert!(other.contains("uid 4000000"), "{other}");
-        assert!(other.contains("SOFTRDMA_BROKER_UID=4000000"), "{other}");
+        let own = explain(4791, &processes, &root, true, 0);
+        assert!(
+            own.contains("rping (pid 7)") && own.contains("end them"),
+            "{own}"
+        );
+        let kernel = explain(4791, &[], &root, true, 0);
+        assert!(kernel.contains("modprobe -r rdma_rxe"), "{kernel}");
+        let for_root = explain(4791, &processes, &other, false, 0);
+        assert!(
+            for_root.contains("SOFTRDMA_BROKER_UID=4000000"),
+            "{for_root}"
+        );
+        let for_user = explain(4791, &[], &other, false, 1000);
+        assert!(for_user.contains("by uid 4000000"), "{for_user}");
+        assert!(for_user.contains("unshare -rn"), "{for_user}");
     }
 
     #[test]

@@ -78,8 +78,8 @@ impl Server {
         let detail = match who::judge(uid, self.own_uid, &self.map, self.overflow_uid) {
             Peer::Own | Peer::Root => return Ok(()),
             Peer::Stranger => format!(
-                "this softrdma broker serves {} and root, not {}: use a network namespace of your \
-                 own, such as `unshare -rn`",
+                "this softrdma broker belongs to {} and does not serve {}: use a network \
+                 namespace of your own, such as `unshare -rn`",
                 describe_uid(self.own_uid),
                 describe_uid(uid)
             ),
