@@ -395,7 +395,7 @@ impl<H: Host> Shard<H> {
             let Some(qp) = self.places.get_mut(index) else {
                 continue;
             };
-            if !qp.is_waiting || qp.destination != Some(destination) {
+            if qp.destination != Some(destination) {
                 continue; // it is another queue pair by now
             }
             qp.is_waiting = false;

@@ -291,7 +291,7 @@ impl Requester {
 
     /// After progress: the timer starts again, and what was acknowledged is not sent again.
     fn settle<H: Host>(&mut self, turn: &mut Turn<'_, H>) {
-        if self.at.sent <= self.at.acked {
+        if self.at.sent < self.at.acked {
             self.at.sent = self.at.acked;
             self.locate();
         }

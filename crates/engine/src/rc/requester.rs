@@ -87,7 +87,8 @@ pub struct Requester {
     pub(super) source: SgeCursor,
     pub(super) account: Account,
     pub(super) answer: Answer,
-    /// A work request that cannot be sent. It ends once all before it are complete.
+    /// A work request that cannot be sent. It ends once all before it are complete, unless an
+    /// earlier transmission of it had arrived; then this says nothing any more.
     pub(super) failed: Option<(WqeNumber, Status)>,
     pub(super) retry: Retry,
     /// Whether to tell when all that was started before SQD is complete.
@@ -242,15 +243,11 @@ impl Requester {
 
     /// Completes the oldest work request with success.
     pub(super) fn complete_oldest<H: Host>(&mut self, common: &mut Common<H>) -> Result<(), Cause> {
-        let number = self.queue.head();
         let Some(wqe) = self.queue.pop() else {
             return Ok(());
         };
         if Exchange::of(&wqe.operation) == Exchange::Answered {
             self.account.unfinished -= 1;
-        }
-        if matches!(self.failed, Some((failed, _)) if failed == number) {
-            self.failed = None; // an earlier transmission of it had arrived
         }
         self.answer = Answer::default();
         if is_send(&wqe.operation) {

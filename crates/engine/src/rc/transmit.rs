@@ -65,7 +65,7 @@ impl Requester {
             if exchange == Exchange::Answered && reads_max > 0 && self.account.reads >= reads_max {
                 return Ok(Pause::Idle);
             }
-            if self.in_flight() > 0 && self.in_flight() >= POSITIONS_MAX {
+            if self.in_flight() >= POSITIONS_MAX {
                 return Ok(Pause::Idle);
             }
             if out.is_full() || quota == 0 {

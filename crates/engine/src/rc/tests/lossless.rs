@@ -26,6 +26,7 @@ fn a_send_of_five_bytes_is_one_packet_and_completes_when_it_is_acknowledged() {
 
 #[test]
 fn every_send_and_write_on_the_wire() {
+    // roce.md §14, trap 30: immediate data stays in wire order
     let mut bench = rc_in_rts();
     let solicited = SendFlags::SOLICITED;
     bench.post_flags(1, Operation::SendImmediate([0, 0, 1, 2]), 257, solicited);

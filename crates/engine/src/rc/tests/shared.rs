@@ -43,20 +43,21 @@ fn owners(bench: &Bench) -> Vec<u16> {
 
 #[test]
 fn a_long_message_asks_for_acknowledgements_on_the_way_and_stops_at_the_window() {
-    let mut bench = rc_in_rts_with(window_of(6));
-    bench.post(1, Operation::Send, 10 * 256);
+    let mut bench = rc_in_rts_with(window_of(7));
+    bench.post(1, Operation::Send, 12 * 256);
     bench.expect(&[
         "SEND_FIRST psn=0xfffffe len=256",
         "SEND_MIDDLE psn=0xffffff len=256",
-        "SEND_MIDDLE psn=0x000000 A len=256", // half a window without asking
-        "SEND_MIDDLE psn=0x000001 len=256",
+        "SEND_MIDDLE psn=0x000000 len=256",
+        "SEND_MIDDLE psn=0x000001 A len=256", // half a window without asking
         "SEND_MIDDLE psn=0x000002 len=256",
-        "SEND_MIDDLE psn=0x000003 A len=256", // and now it is full
+        "SEND_MIDDLE psn=0x000003 len=256",
+        "SEND_MIDDLE psn=0x000004 A len=256", // and now it is full
     ]);
-    bench.ack(packets(2));
-    assert_eq!(bench.sent().len(), 3);
-    bench.ack(packets(8));
-    bench.expect(&["SEND_LAST psn=0x000007 A len=256"]);
+    bench.ack(packets(3));
+    assert_eq!(bench.sent().len(), 4);
+    bench.ack(packets(10));
+    bench.expect(&["SEND_LAST psn=0x000009 A len=256"]);
 }
 
 #[test]
@@ -119,6 +120,40 @@ fn a_queue_pair_that_fails_or_is_destroyed_gives_its_part_of_the_window_back() {
         assert_eq!(owners(&bench), [1; 3]);
         assert_eq!(bench.shard.in_flight_bytes(), 4 * FULL);
     }
+}
+
+#[test]
+fn who_waited_waits_again_on_a_new_connection_to_somewhere_else() {
+    let mut bench = rc_in_rts_with(window_of(4));
+    let here = bench.shard.query_qp(bench.qp).unwrap().attributes;
+    let mut there = here;
+    there.path.traffic_class = 0x20;
+    let waiter = second_qp(&mut bench);
+    let other = second_qp(&mut bench);
+    on(&mut bench, other, |bench| bench.modify(State::Reset));
+    bench.connect(other, &there);
+    for qp in [bench.qp, waiter, other] {
+        on(&mut bench, qp, |bench| {
+            bench.post(1, Operation::Send, 8 * 256)
+        });
+    }
+    bench.sent();
+    assert_eq!(owners(&bench), [0, 0, 0, 0, 1, 2, 2, 2, 2]);
+    on(&mut bench, waiter, |bench| bench.modify(State::Reset));
+    bench.connect(waiter, &there);
+    on(&mut bench, waiter, |bench| {
+        bench.post(1, Operation::Send, 2 * 256)
+    });
+    bench.sent();
+    assert_eq!(owners(&bench), [1]);
+    on(&mut bench, other, |bench| bench.ack(packets(3)));
+    bench.sent();
+    assert_eq!(owners(&bench), [2, 2, 2]);
+    on(&mut bench, other, |bench| bench.ack(packets(5)));
+    bench.sent();
+    let mut both = owners(&bench);
+    both.sort_unstable();
+    assert_eq!(both, [1, 2]);
 }
 
 #[test]

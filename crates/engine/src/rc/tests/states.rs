@@ -195,6 +195,8 @@ fn receives_of_a_shared_queue_stay_and_the_last_one_is_told() {
     assert_eq!(bench.receives.len(), 1);
     assert_eq!(bench.receive_cq.drain(), []);
     assert_eq!(bench.events(), [AsyncEvent::LastWqeReached(bench.qp)]);
+    bench.modify(State::Error);
+    assert_eq!(bench.events(), [], "once");
 }
 
 #[test]
