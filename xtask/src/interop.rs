@@ -21,7 +21,7 @@ use crate::{dist, workspace};
 /// Which cases, and with what.
 #[derive(clap::Args, Default)]
 pub struct Arguments {
-    /// Only cases whose name contains this; `^` at its start means the beginning of the name
+    /// Only cases whose name contains this; `^` and `$` hold it to start and end
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
     /// Print what the programs print, also when all is well
@@ -212,7 +212,7 @@ fn inside(arguments: &Arguments) -> Result<()> {
             }
             Err(error) => {
                 println!("FAIL {name} ({seconds:.1} s)\n{error:#}");
-                println!("again: cargo xtask interop --verbose --filter ^{name}");
+                println!("again: cargo xtask interop --verbose --filter '^{name}$'");
                 tally.count(Verdict::Failed);
             }
         }

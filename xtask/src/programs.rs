@@ -33,7 +33,7 @@ const JOBS: usize = 2;
 /// Which cases, and how.
 #[derive(clap::Args, Default)]
 pub struct Arguments {
-    /// Only cases whose name contains this; `^` at its start means the beginning of the name
+    /// Only cases whose name contains this; `^` and `$` hold it to start and end
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
     /// Print the names and stop
@@ -124,7 +124,7 @@ fn run_case(sandbox: &Sandbox, case: &Case, verbose: bool) -> Verdict {
         .start(case.who, &["programs", "--inside", &case.name])
         .and_then(|mut inside| inside.wait_at_most(case.guard));
     let seconds = start.elapsed().as_secs_f32();
-    let replay = format!("cargo xtask programs --verbose --filter ^{}", case.name);
+    let replay = format!("cargo xtask programs --verbose --filter '^{}$'", case.name);
     match outcome {
         Ok(ended) if ended.code == 0 => {
             let output = if verbose { ended.output.as_str() } else { "" };
@@ -148,11 +148,20 @@ fn run_case(sandbox: &Sandbox, case: &Case, verbose: bool) -> Verdict {
     }
 }
 
-/// Whether a filter of the command line chooses this name.
+/// Whether a filter of the command line chooses this name: `^` at its start and `$` at its end hold
+/// it to that place.
 pub fn matches(name: &str, filter: &str) -> bool {
-    match filter.strip_prefix('^') {
-        Some(start) => name.starts_with(start),
-        None => name.contains(filter),
+    let (start, text) = filter
+        .strip_prefix('^')
+        .map_or((false, filter), |rest| (true, rest));
+    let (end, text) = text
+        .strip_suffix('$')
+        .map_or((false, text), |rest| (true, rest));
+    match (start, end) {
+        (true, true) => name == text,
+        (true, false) => name.starts_with(text),
+        (false, true) => name.ends_with(text),
+        (false, false) => name.contains(text),
     }
 }
 
@@ -187,9 +196,11 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_matches_anywhere_or_at_the_start() {
+    fn a_filter_matches_anywhere_or_where_it_says() {
         assert!(matches("lo/root/gid=1", "gid"));
         assert!(matches("lo/root/gid=1", "^lo"));
         assert!(!matches("lo/root/gid=1", "^gid"));
+        assert!(matches("lo/root/gid=1", "^lo/root/gid=1$"));
+        assert!(!matches("lo/root/gid=10", "gid=1$"));
     }
 }
