@@ -20,7 +20,7 @@ use crate::checker::liveness::Deadline;
 use crate::clock::Agenda;
 use crate::model_world::host::Host;
 use crate::model_world::lane::{Lane, Place};
-use crate::network::{Arrival, Faults, Link};
+use crate::network::{Arrival, Link};
 use crate::replay::Trace;
 use crate::rng::Rng;
 use crate::workload::{Calamity, Scenario};
@@ -129,8 +129,13 @@ impl World {
             let place = Place::register(&mut rng, memory, vec![0; 8], access);
             (SharedCounter::default(), place)
         });
-        let links =
-            [0, 1].map(|_| Link::new(scenario.delay, scenario.jitter, scenario.faults, rng.fork()));
+        let links = [0, 1].map(|_| {
+            let link = Link::new(scenario.delay, scenario.jitter, rng.fork());
+            match &scenario.faults {
+                Some(plan) => link.with_faults(plan, scenario.lag),
+                None => link,
+            }
+        });
         let mut agenda = Agenda::new();
         agenda.at(scenario.heals_at, Event::Heals);
         for host in 0..2 {
@@ -429,7 +434,7 @@ impl World {
         let Summary {
             retries, not_ready, ..
         } = self.summary;
-        let is_calm = self.scenario.faults == Faults::default()
+        let is_calm = self.scenario.faults.is_none()
             && self.scenario.timeout_min >= PATIENT
             && self.scenario.calamity.is_none()
             && self.hosts.iter().all(|host| host.buffer.dropped() == 0)

@@ -4,36 +4,24 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use engine::Instant;
+use tap::{FaultPlan, Injector, Verdict};
 
 use crate::rng::Rng;
 
 /// What the kernel adds to each datagram in its accounts of a receive buffer, in bytes.
 pub const DATAGRAM_OVERHEAD: usize = 832;
 
-/// What can happen to a datagram, each in so many of 1000.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
-    /// It is lost.
-    pub loss: u16,
-    /// It arrives twice.
-    pub duplication: u16,
-    /// It arrives later than those behind it.
-    pub reordering: u16,
-    /// Some of its bits are wrong.
-    pub corruption: u16,
-    /// How much later copies and reordered datagrams arrive at most.
-    pub lag: Duration,
-}
-
 /// One direction between two hosts.
 #[derive(Debug)]
 pub struct Link {
     /// Time from sending to arriving.
-    pub delay: Duration,
+    delay: Duration,
     /// Up to this much more, without reordering.
-    pub jitter: Duration,
-    /// What goes wrong.
-    pub faults: Faults,
+    jitter: Duration,
+    /// What goes wrong: the same plan that a device reads from `SOFTRDMA_FAULTS`.
+    faults: Option<Injector>,
+    /// How much later a copy arrives at most.
+    lag: Duration,
     /// When the last datagram that was not reordered arrives.
     last: Instant,
     rng: Rng,
@@ -46,74 +34,75 @@ pub struct Arrival {
     pub at: Instant,
     /// UDP payload.
     pub bytes: Vec<u8>,
-    /// What happened to it, for the trace.
-    pub fate: &'static str,
 }
 
 impl Link {
     /// A link with its own chance.
-    pub fn new(delay: Duration, jitter: Duration, faults: Faults, rng: Rng) -> Self {
+    pub fn new(delay: Duration, jitter: Duration, rng: Rng) -> Self {
         Self {
             delay,
             jitter,
-            faults,
+            faults: None,
+            lag: Duration::ZERO,
             last: Instant::default(),
             rng,
         }
     }
 
+    /// The same with faults; copies arrive up to `lag` after their originals.
+    #[must_use]
+    pub fn with_faults(mut self, plan: &FaultPlan, lag: Duration) -> Self {
+        self.faults = Some(Injector::new(plan, self.rng.bits()));
+        self.lag = lag;
+        self
+    }
+
     /// From now on nothing goes wrong.
     pub fn heal(&mut self) {
-        self.faults = Faults::default();
+        self.faults = None;
     }
 
     /// Sends a datagram; hands each copy that will arrive to `arrives`.
     pub fn send(&mut self, now: Instant, mut bytes: Vec<u8>, mut arrives: impl FnMut(Arrival)) {
-        let Faults {
-            loss,
-            duplication,
-            reordering,
-            corruption,
-            lag,
-        } = self.faults;
+        let verdict = match &mut self.faults {
+            Some(injector) => injector.decide(now.as_nanos(), bytes.len()),
+            None => Verdict::Pass,
+        };
         let on_time = now
             .plus(self.delay)
             .plus(self.rng.duration(self.jitter))
             .max(self.last);
-        if self.rng.chance(loss) {
-            return;
-        }
-        if self.rng.chance(duplication) {
-            arrives(Arrival {
-                at: on_time.plus(self.rng.duration(lag)),
-                bytes: bytes.clone(),
-                fate: "copy",
-            });
-        }
-        let mut fate = "";
-        if self.rng.chance(corruption) {
-            self.damage(&mut bytes);
-            fate = "corrupted";
-        }
         let mut at = on_time;
-        if self.rng.chance(reordering) {
-            at = on_time.plus(self.rng.duration(lag));
-            fate = "late";
-        } else {
+        match verdict {
+            Verdict::Pass => {}
+            Verdict::Drop => return,
+            Verdict::Duplicate => arrives(Arrival {
+                at: on_time.plus(self.rng.duration(self.lag)),
+                bytes: bytes.clone(),
+            }),
+            Verdict::Corrupt { bit } => self.damage(&mut bytes, bit),
+            Verdict::Delay { until_ns } => {
+                at = Instant::from_nanos(until_ns).plus(self.delay);
+            }
+        }
+        if at == on_time {
             self.last = on_time;
         }
-        arrives(Arrival { at, bytes, fate });
+        arrives(Arrival { at, bytes });
     }
 
-    /// One to three wrong bits, or a wrong length.
-    fn damage(&mut self, bytes: &mut Vec<u8>) {
-        if self.rng.chance(100) {
-            bytes.truncate(self.rng.below(bytes.len() as u64) as usize);
-            return;
-        }
-        for _ in 0..self.rng.range(1, 3) {
-            let bit = self.rng.below(bytes.len() as u64 * 8) as usize;
-            bytes[bit / 8] ^= 1 << (bit % 8);
+    /// A wrong bit, now and then two more or a wrong length.
+    fn damage(&mut self, bytes: &mut Vec<u8>, bit: usize) {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        match self.rng.below(8) {
+            0 => bytes.truncate(self.rng.below(bytes.len() as u64) as usize),
+            1 => {
+                for _ in 0..2 {
+                    let bit = self.rng.below(bytes.len() as u64 * 8) as usize;
+                    bytes[bit / 8] ^= 1 << (bit % 8);
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -171,9 +160,13 @@ fn truesize(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn send_100(faults: Faults) -> Vec<Arrival> {
+    fn send_100(plan: Option<&str>) -> Vec<Arrival> {
         let delay = Duration::from_micros(10);
-        let mut link = Link::new(delay, delay, faults, Rng::from_seed(3));
+        let mut link = Link::new(delay, delay, Rng::from_seed(3));
+        if let Some(plan) = plan {
+            let plan = plan.parse().expect("a plan");
+            link = link.with_faults(&plan, Duration::from_millis(1));
+        }
         let mut arrivals = Vec::new();
         for number in 0..100 {
             let now = Instant::from_nanos(u64::from(number));
@@ -184,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_link_without_faults_keeps_everything_in_order() {
-        let arrivals = send_100(Faults::default());
+        let arrivals = send_100(None);
         assert_eq!(arrivals.len(), 100);
         assert!(arrivals.is_sorted_by_key(|arrival| arrival.at));
         assert!((0..100).all(|i| arrivals[i].bytes == [i as u8; 40]));
@@ -192,35 +185,17 @@ mod tests {
 
     #[test]
     fn each_fault_does_what_it_says() {
-        let lag = Duration::from_millis(1);
-        let half = 500;
-        let lost = send_100(Faults {
-            loss: half,
-            ..Faults::default()
-        });
+        let lost = send_100(Some("loss=50%"));
         assert!((20..80).contains(&lost.len()), "{}", lost.len());
-        let doubled = send_100(Faults {
-            duplication: half,
-            lag,
-            ..Faults::default()
-        });
+        let doubled = send_100(Some("duplicate=50%"));
         assert!((120..180).contains(&doubled.len()), "{}", doubled.len());
-        let shuffled = send_100(Faults {
-            reordering: half,
-            lag,
-            ..Faults::default()
-        });
+        let shuffled = send_100(Some("reorder=50%"));
         assert!(!shuffled.is_sorted_by_key(|arrival| arrival.at));
-        let damaged = send_100(Faults {
-            corruption: 1000,
-            ..Faults::default()
-        });
+        let damaged = send_100(Some("corrupt=100%"));
+        let is_wrong = |&i: &usize| damaged[i].bytes != [i as u8; 40];
         assert!(
-            (0..100)
-                .filter(|&i| damaged[i].bytes != [i as u8; 40])
-                .count()
-                > 90,
-            "two bits may undo each other, but seldom"
+            (0..100).filter(is_wrong).count() > 90,
+            "bits may undo each other"
         );
     }
 

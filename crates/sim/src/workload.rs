@@ -6,9 +6,10 @@ use core::time::Duration;
 use engine::Instant;
 use engine::qp::SendFlags;
 use engine::rc::window::WindowConfig;
+use tap::FaultPlan;
+use tap::fault::{Probability, Span};
 use wire::{Mtu, Psn};
 
-use crate::network::Faults;
 use crate::oracle::{Oracle, Written};
 use crate::rng::Rng;
 
@@ -54,7 +55,9 @@ pub struct Scenario {
     /// Up to this much more.
     pub jitter: Duration,
     /// What goes wrong until the network heals.
-    pub faults: Faults,
+    pub faults: Option<FaultPlan>,
+    /// How much later copies of packets arrive at most.
+    pub lag: Duration,
     /// Bytes of a receive buffer in truesize.
     pub buffer: usize,
     /// How long a host lets its receive buffer wait at most.
@@ -101,19 +104,18 @@ impl Scenario {
         let is_harsh = rng.chance(200);
         let is_lossless = !is_harsh && rng.chance(100);
         let delay = Duration::from_nanos(rng.range(500, 200_000));
-        let worst = if is_harsh { 300 } else { 25 };
+        let worst = if is_harsh { 160 } else { 25 };
         let lag_ms = rng.pick(&[1, 10, 100]);
-        let faults = if is_lossless {
-            Faults::default()
-        } else {
-            Faults {
-                loss: rng.below(worst) as u16,
-                duplication: rng.below(worst * 2) as u16,
-                reordering: rng.below(worst * 2) as u16,
-                corruption: rng.below(worst) as u16,
-                lag: rng.duration(Duration::from_millis(lag_ms)),
-            }
-        };
+        let lag = rng.duration(Duration::from_millis(lag_ms));
+        let faults = (!is_lossless).then(|| FaultPlan {
+            loss: per_mille(rng.below(worst)),
+            duplicate: per_mille(rng.below(worst * 2)),
+            reorder: per_mille(rng.below(worst * 2)),
+            corrupt: per_mille(rng.below(worst)),
+            hold: Span::new(0, lag.as_nanos() as u64).unwrap_or(FaultPlan::HOLD),
+            seed: rng.bits(),
+            ..FaultPlan::NONE
+        });
         let service = rng.pick(&[1, 20, 300]);
         let window = WindowConfig {
             bytes: rng.pick(&[1, 8 << 10, 64 << 10, 128 << 10]),
@@ -160,6 +162,7 @@ impl Scenario {
             delay,
             jitter: rng.duration(delay),
             faults,
+            lag,
             buffer: rng.pick(&[416 << 10, 1 << 20, 8 << 20]),
             service: rng.duration(Duration::from_micros(service)),
             pace: Duration::from_micros(rng.range(1, 500)),
@@ -172,6 +175,11 @@ impl Scenario {
             calamity,
         }
     }
+}
+
+fn per_mille(count: u64) -> Probability {
+    let parts = count as u32 * (Probability::CERTAIN / 1000);
+    Probability::from_parts(parts).unwrap_or(Probability::NEVER) // `count` is below 1000
 }
 
 /// What a work request does.
