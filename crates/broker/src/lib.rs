@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`client`] | what programs call |
+//! | [`error`] | what they get instead |
 //! | [`protocol`] | the messages |
 //! | [`link`] | links, GID tables |
 //! | [`server`] | the broker |
@@ -14,6 +15,7 @@
 //! | [`who`] | who may talk to whom |
 
 pub mod client;
+pub mod error;
 pub mod link;
 pub mod protocol;
 pub mod server;
@@ -21,7 +23,8 @@ pub mod spawn;
 mod transport;
 pub mod who;
 
-pub use client::{CallError, Client, ConnectError, ConnectOptions, Lease};
+pub use client::{Client, ConnectOptions, Lease};
+pub use error::{CallError, ConnectError};
 pub use link::{GidEntry, LinkInfo, LinkKind, PhysicalState, PortState};
 pub use protocol::{Changes, Event, Holder, PROTOCOL_VERSION, Refusal, Status};
 pub use server::{Config, Server, ServerError};
