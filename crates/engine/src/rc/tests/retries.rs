@@ -35,6 +35,25 @@ fn a_sequence_nak_acknowledges_what_is_before_and_sends_the_rest_again() {
 }
 
 #[test]
+fn a_nak_that_acknowledges_something_costs_no_retry() {
+    let mut bench = rc_in_rts_with(|setup| setup.attributes.retry_count = 0);
+    bench.post(1, Operation::Send, 0);
+    bench.post(2, Operation::Send, 0);
+    bench.sent();
+    bench.nak(packets(1), NakCode::SequenceError);
+    assert_eq!(bench.completions(), [(1, Status::Success)]);
+    assert_eq!(bench.outline(), ["SEND_ONLY 1"]);
+    bench.pass(TIMEOUT);
+    assert_eq!(bench.completions(), [(2, Status::RetryExceeded)]);
+
+    let mut bench = rc_in_rts_with(|setup| setup.attributes.retry_count = 0);
+    bench.post(1, Operation::Send, 0);
+    bench.sent();
+    bench.nak(packets(0), NakCode::SequenceError);
+    assert_eq!(bench.completions(), [(1, Status::RetryExceeded)]);
+}
+
+#[test]
 fn one_loss_is_retried_once_until_something_new_is_acknowledged() {
     // roce.md §14, trap 20: a peer that sends a NAK for every packet behind the gap
     let mut bench = rc_in_rts();
@@ -166,7 +185,7 @@ fn timeout_0_is_never_and_short_timeouts_are_rounded_up() {
 #[test]
 fn an_rnr_nak_makes_it_wait_and_nothing_cancels_the_wait() {
     // roce.md §14, trap 5: the SENDs behind the refused one draw a sequence NAK
-    let mut bench = rc_in_rts();
+    let mut bench = rc_in_rts_with(|setup| setup.attributes.rnr_retry = 1);
     for id in 0..3 {
         bench.post(id, Operation::Send, 0);
     }
@@ -174,7 +193,7 @@ fn an_rnr_nak_makes_it_wait_and_nothing_cancels_the_wait() {
     bench.rnr_nak(packets(1), 12);
     assert_eq!(bench.completions(), [(0, Status::Success)]);
     bench.nak(packets(1), NakCode::SequenceError);
-    bench.rnr_nak(packets(1), 12);
+    bench.rnr_nak(packets(1), 12); // a copy costs no retry
     bench.post(3, Operation::Send, 0);
     bench.expect(&[]);
     bench.pass(ms(63));
