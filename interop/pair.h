@@ -9,6 +9,7 @@
  *     -m MTU      path MTU (1024)
  *     -p PORT     TCP port over which the two agree (18600)
  *     -k          the server's device is the kernel's rxe: expect what it is known to do otherwise
+ *     -l          the network loses packets: a refusal may not arrive, and none is repeated
  *     -t TEXT     only tests with this in their names (both ends need the same)
  *     -v          print every completion
  *
@@ -38,7 +39,7 @@ struct options {
 	const char *device, *only;
 	int gid_index, port;
 	enum ibv_mtu mtu;
-	bool server, kernel, verbose;
+	bool server, kernel, lossy, verbose;
 };
 
 /* What each end tells the other before a test. */
@@ -91,7 +92,8 @@ struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge, uint3
 			   uint32_t length, uint64_t remote);
 void post(struct ibv_send_wr *wr);
 void post_receive(uint32_t offset, uint32_t length);
-/* The next completion, which must have this status. */
+/* The next completion, which must have this status. Where the network is lossy, a peer that has
+ * refused something may have fallen silent instead. */
 struct ibv_wc reap(struct ibv_cq *cq, const char *what, enum ibv_wc_status expect);
 /* Posts one request and waits for its success. */
 void perform(enum ibv_wr_opcode opcode, uint32_t local, uint32_t length, uint64_t remote,

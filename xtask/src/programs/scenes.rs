@@ -103,8 +103,8 @@ pub fn trials(world: &World) -> Result<()> {
     both_ends(world, "/run/verbs_trials", &[], &[])
 }
 
-/// That a flag is never seen before its data, over a network that loses and turns around.
-pub fn flag_under_faults(world: &World, plan: &str) -> Result<()> {
+/// Our programs over a network that loses and turns around; a flag is not seen before its data.
+pub fn under_faults(world: &World, plan: &str) -> Result<()> {
     let variables = [("SOFTRDMA_FAULTS", plan)];
     both_ends(
         world,
@@ -112,7 +112,7 @@ pub fn flag_under_faults(world: &World, plan: &str) -> Result<()> {
         &["-t", "data before its flag"],
         &variables,
     )?;
-    both_ends(world, "/run/verbs_twin", &[], &variables)
+    both_ends(world, "/run/verbs_twin", &["-l"], &variables)
 }
 
 /// A program of ours as server and as client.
