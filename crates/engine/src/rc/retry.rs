@@ -46,6 +46,8 @@ pub struct Retry {
     phase: Phase,
     retries_left: u8,
     rnr_retries_left: u8,
+    /// Timeouts since the last progress.
+    timeouts: u8,
     /// When the oldest packet in flight counts as lost.
     deadline: Option<Instant>,
     /// No acknowledgement timeout is shorter. spec: IBA 9.7.6.1.3 (an implementation may round up)
@@ -59,6 +61,7 @@ impl Retry {
             phase: Phase::Flowing,
             retries_left: 0,
             rnr_retries_left: 0,
+            timeouts: 0,
             deadline: None,
             timeout_min,
         }
@@ -123,6 +126,7 @@ impl Retry {
     /// The acknowledgement timer fired: go back.
     pub fn timed_out(&mut self) -> Result<(), Status> {
         self.spend()?;
+        self.timeouts = self.timeouts.saturating_add(1);
         self.went_back();
         Ok(())
     }
@@ -172,14 +176,17 @@ impl Retry {
     fn reload(&mut self, attributes: &Attributes) {
         self.retries_left = attributes.retry_count;
         self.rnr_retries_left = attributes.rnr_retry;
+        self.timeouts = 0;
     }
 
-    /// `None` is to wait for ever. spec: IBA 9.7.6.1.3
+    /// `None` is to wait for ever. The standard lets a loss be detected between T and 4T: the first
+    /// time after T, so that a lost packet costs little, then after 2T and 4T, so that a peer
+    /// process that waits for a core is not given up. spec: IBA 9.7.6.1.3
     fn timeout(&self, attributes: &Attributes) -> Option<Duration> {
         if attributes.timeout == 0 {
             return None;
         }
         let timeout = Duration::from_nanos(4096_u64 << attributes.timeout.min(31));
-        Some(timeout.max(self.timeout_min))
+        Some(timeout.max(self.timeout_min) * (1 << self.timeouts.min(2)))
     }
 }
