@@ -11,7 +11,8 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Starts a thread that the program does not notice: no signal is delivered to it, it runs under
+/// Starts a thread that the program does not notice: no signal is delivered to it but those that its
+/// own instructions cause (blocked, a fault would kill the process instead of reaching a handler), it runs under
 /// the normal scheduler whatever the caller's class, on every processor (not only where the caller
 /// is pinned), and its timers have minimal slack.
 ///
@@ -19,7 +20,7 @@ pub fn cores() -> usize {
 /// `EAGAIN` when there are too many threads.
 pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Errno> {
     // A thread inherits the mask of its creator, so nothing can arrive before it blocks by itself.
-    let before = block_all_signals();
+    let before = block_signals();
     let started = std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
@@ -35,19 +36,28 @@ pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(
     }
 }
 
-fn block_all_signals() -> libc::sigset_t {
+fn block_signals() -> libc::sigset_t {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: both sets are written by the calls before they are read, and both are ours.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        for fault in [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGTRAP,
+        ] {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
         before.assume_init()
     }
 }
 
 fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: the set came from `block_all_signals`; a null pointer asks for no old set.
+    // SAFETY: the set came from `block_signals`; a null pointer asks for no old set.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }
 
