@@ -12,8 +12,6 @@ bitflags::bitflags! {
     pub struct DeviceCapabilities: u64 {
         /// Packets with a wrong P_Key are counted.
         const BAD_PKEY_COUNTER = 1 << 1;
-        /// The port to use can be changed with the queue pair in SQD.
-        const CHANGE_PHYSICAL_PORT = 1 << 4;
         /// An event tells when the port becomes active.
         const PORT_ACTIVE_EVENT = 1 << 10;
         /// All ports of a system have the same system image GUID.
