@@ -4,6 +4,7 @@
 //! is started again with `--inside`: there it makes the network and the links, runs the programs
 //! under `softrdma run` and judges what they print.
 
+mod capi;
 mod cases;
 mod pingpong;
 mod scenes;
@@ -92,7 +93,7 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
     };
     let sandbox = Sandbox {
         dist: folder,
-        programs: interop::build_programs()?,
+        programs: [interop::build_programs()?, capi::build()?].concat(),
     };
 
     let next = AtomicUsize::new(0);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::capi;
 use super::pingpong::{DEFAULT, PingPong};
 use super::scenes;
 use super::world::{Net, World};
@@ -39,7 +40,7 @@ pub fn all() -> Vec<Case> {
     }
     two_hosts(&mut cases);
     faults(&mut cases);
-    for (what, run) in scenes::ALL {
+    for (what, run) in scenes::ALL.into_iter().chain(capi::SCENES) {
         cases.push(case(Net::Lo, Who::Root, what, run));
     }
     cases
@@ -181,7 +182,7 @@ fn faults(cases: &mut Vec<Case>) {
                 net,
                 Who::Root,
                 &format!("faults/seed={seed},twin"),
-                move |world| scenes::flag_under_faults(world, &plan),
+                move |world| scenes::under_faults(world, &plan),
             ));
         }
     }

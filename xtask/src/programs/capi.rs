@@ -1,0 +1,62 @@
+//! The C programs of `crates/capi/tests/c`: wrong use of each verb, and the calls that wait.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::world::World;
+use crate::{sandbox, workspace};
+
+/// A named scene on `lo`.
+type Scene = (&'static str, fn(&World) -> Result<()>);
+
+/// One for each program.
+pub const SCENES: [Scene; 2] = [("wrong-use", wrong_use), ("waiting", waiting)];
+
+const PROGRAMS: [&str; 2] = ["wrong_use", "waiting"];
+
+fn wrong_use(world: &World) -> Result<()> {
+    run(world, "wrong_use")
+}
+
+fn waiting(world: &World) -> Result<()> {
+    run(world, "waiting")
+}
+
+fn run(world: &World, name: &str) -> Result<()> {
+    let program = Path::new(sandbox::FOLDER).join(name);
+    world.server.output(&[&program.to_string_lossy()]).map(drop)
+}
+
+/// Compiles them against the installed headers.
+pub fn build() -> Result<Vec<PathBuf>> {
+    let sources = workspace::root().join("crates/capi/tests/c");
+    let folder = workspace::target()?.join("capi-tests");
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let compile = |name: &str| {
+        let program = folder.join(name);
+        let output = Command::new("cc")
+            .args([
+                "-O1",
+                "-g",
+                "-Wall",
+                "-Wextra",
+                "-Wno-missing-field-initializers",
+            ])
+            .args(["-D_GNU_SOURCE", "-o"])
+            .arg(&program)
+            .arg(sources.join(name).with_extension("c"))
+            .args(["-libverbs", "-pthread"])
+            .output()
+            .context("run cc")?;
+        ensure!(
+            output.status.success(),
+            "cannot compile {name} (is libibverbs-dev installed?):\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(program)
+    };
+    PROGRAMS.into_iter().map(compile).collect()
+}
