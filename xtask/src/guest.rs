@@ -78,7 +78,7 @@ impl Guest {
         self.jobs += 1;
         let name = self.jobs.to_string();
         let part = self.share.join(format!("{name}.part"));
-        fs::write(&part, script)?;
+        fs::write(&part, format!("echo $$ > /host/{name}.process\n{script}"))?;
         fs::rename(&part, self.share.join(format!("{name}.job")))?;
         Ok(Job { guest: self, name })
     }
@@ -96,6 +96,13 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Ends it.
+    pub fn kill(&mut self) -> Result<()> {
+        let script = format!("kill $(cat /host/{}.process)", self.name);
+        self.guest.start(&script)?.wait()?;
+        self.wait().map(drop)
+    }
+
     fn file(&self, ending: &str) -> PathBuf {
         self.guest.share.join(format!("{}.{ending}", self.name))
     }

@@ -314,6 +314,7 @@ impl Test {
                 twin_argv(role, false, *gid, *mtu),
             ),
         };
+        // a client that fails leaves a server that waits for ever: it is ended
         let (server, client) = match role {
             Role::Client => {
                 let mut server = guest.start(&in_guest(&server))?;
@@ -324,12 +325,10 @@ impl Test {
                     .start(&as_strs(&client), &[])?
                     .wait()
                     .context("our client")?;
-                (
-                    server
-                        .wait()
-                        .with_context(|| format!("our client:\n{}", client.output)),
-                    client,
-                )
+                if client.code != 0 {
+                    server.kill()?;
+                }
+                (server.wait().context("the guest's server")?, client)
             }
             Role::Server => {
                 let mut server = OURS.start(&as_strs(&server), &[])?;
@@ -338,15 +337,12 @@ impl Test {
                     .start(&in_guest(&client))?
                     .wait()
                     .context("guest's client")?;
-                (
-                    server
-                        .wait()
-                        .with_context(|| format!("its client:\n{}", client.output)),
-                    client,
-                )
+                if client.code != 0 {
+                    server.kill()?;
+                }
+                (server.wait().context("our server")?, client)
             }
         };
-        let server = server?;
         let output = format!("server:\n{}client:\n{}", server.output, client.output);
         for (end, ended) in [("server", &server), ("client", &client)] {
             match self {
@@ -400,7 +396,7 @@ fn twin_argv(role: Role, server: bool, gid: u8, mtu: u32) -> Vec<String> {
 
 /// As a script; ended before our own guard, for nobody can reach into the guest to kill it.
 fn in_guest(argv: &[String]) -> String {
-    format!("timeout 80 {}", argv.join(" "))
+    format!("exec timeout 80 {}", argv.join(" "))
 }
 
 fn as_strs(argv: &[String]) -> Vec<&str> {

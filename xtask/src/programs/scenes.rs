@@ -169,14 +169,14 @@ fn two_pairs(world: &World) -> Result<()> {
     second.finish()
 }
 
-/// `kill -9` of a process ends its exchange with an error and leaves the others alone.
+/// `kill -9` of a process disturbs nobody but its own other end.
 fn killed_process(world: &World) -> Result<()> {
     for end in ["server", "client"] {
         let mut other = Pair::start(
             world,
             PingPong {
                 port: 18_601,
-                count: 100_000,
+                count: 50_000,
                 ..DEFAULT
             },
         )?;
@@ -187,21 +187,19 @@ fn killed_process(world: &World) -> Result<()> {
                 ..ENDLESS
             },
         )?;
-        let (killed, left) = match end {
-            "server" => (&mut broken.server, &mut broken.client),
-            _ => (&mut broken.client, &mut broken.server),
+        let killed = if end == "server" {
+            &mut broken.server
+        } else {
+            &mut broken.client
         };
         killed.kill()?;
-        let left = left
-            .wait()
-            .with_context(|| format!("its {end} was killed"))?;
-        ensure!(
-            left.code != 0,
-            "an exchange ended well without its {end}:\n{}",
-            left.output
-        );
-        println!("killed the {end}; the other end said:\n{}", left.output);
-        other.finish().context("the pair beside it")?;
+        other
+            .finish()
+            .with_context(|| format!("beside a pair whose {end} was killed"))?;
+        // What it left ends with an error if it had sent something, or waits for an answer for ever,
+        // as over any RDMA device. Either way it can go, and its slot with it.
+        drop(broken);
+        pingpong(world, &DEFAULT, &[]).context("afterwards")?;
     }
     Ok(())
 }
@@ -233,8 +231,7 @@ fn watched_broker(world: &World) -> Result<()> {
         .start(&["stdbuf", "-oL", "ibv_asyncwatch", "-d", "rxe_lo"], &[])?;
     watcher.wait_for_text("async event FD")?;
     kill(broker()?)?;
-    // how libibverbs spells IBV_EVENT_DEVICE_FATAL
-    watcher.wait_for_text("local catastrophic error")
+    watcher.wait_for_text("IBV_EVENT_DEVICE_FATAL")
 }
 
 /// A slot is not used again within a second of the death of who had it.
