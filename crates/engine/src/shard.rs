@@ -179,6 +179,17 @@ impl<H: Host> Shard<H> {
         true
     }
 
+    /// Acknowledges once more what a queue pair has executed: to be called, and transmitted, before
+    /// it is destroyed. See `docs/decisions/0004-farewell.md`.
+    pub fn repeat_acknowledgement(&mut self, index: QpIndex) {
+        if let Some(qp) = self.places.get_mut(index)
+            && qp.common.state.receives_requests()
+        {
+            qp.rc.responder.repeat_acknowledgement(&mut qp.common);
+            self.make_ready(index);
+        }
+    }
+
     /// What is known about a queue pair.
     pub fn query_qp(&self, index: QpIndex) -> Option<QpView> {
         let QueuePair { common, rc, .. } = self.places.get(index)?;

@@ -20,6 +20,14 @@ use crate::receive_queue::ReceiveQueue;
 use crate::shard::{DeviceHost, Served, Shard};
 use crate::steer::Steering;
 
+/// How often the last acknowledgement is repeated when a queue pair goes: programs exit as soon as
+/// they have what they want, and if the peer lost that acknowledgement nobody is left to repeat it.
+const FAREWELLS: usize = 2;
+
+/// A poller that found nothing for so long lets others run, in nanoseconds: on a busy machine they
+/// are who it waits for.
+const POLITE_AFTER_NS: u64 = 50_000;
+
 /// Where the time comes from.
 #[derive(Clone, Debug)]
 pub enum Clock {
@@ -159,6 +167,11 @@ impl<N: Network> Core<N> {
     /// Takes a queue pair away; what was posted vanishes without completions.
     pub fn destroy_queue_pair(&self, front: &Front) {
         let mut inner = self.shard.lock();
+        for _ in 0..FAREWELLS {
+            inner.engine.repeat_acknowledgement(front.index());
+            inner.transmit(self.now(), &self.memory);
+        }
+        inner.release_delayed(Instant::from_nanos(u64::MAX));
         inner.engine.destroy_qp(front.index());
         inner.fronts.remove(&front.index());
     }
@@ -205,13 +218,20 @@ impl<N: Network> Core<N> {
     pub fn poll(&self, queue: &CompletionQueue, into: &mut [WorkCompletion]) -> usize {
         let count = queue.poll(into);
         if count > 0 || into.is_empty() {
-            self.shard.stamp_poll(self.now());
+            let now = self.now();
+            self.shard.stamp_poll(now);
+            self.shard.idle_for(now, false);
             return count;
         }
         let now = self.now();
         self.shard.stamp_poll(now);
-        self.shard.serve(now, &self.memory);
-        queue.poll(into)
+        let served = self.shard.serve(now, &self.memory);
+        let count = queue.poll(into);
+        let is_idle = count == 0 && served.is_none_or(|served| served.packets == 0);
+        if self.shard.idle_for(now, is_idle) > POLITE_AFTER_NS {
+            rustix::thread::sched_yield();
+        }
+        count
     }
 
     /// Serves the shard if nobody else does.

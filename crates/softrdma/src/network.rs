@@ -7,8 +7,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use engine::{Path, PathMeta};
-use io::Errno;
-use io::udp::{Family, ReceiveSocket, SendOutcome, SendSocket, Transmit};
+pub use io::Errno;
+pub use io::udp::SendOutcome;
+use io::udp::{Family, ReceiveSocket, SendSocket, Transmit};
 use wire::Qpn;
 
 /// UDP port of RoCEv2 at every receiver. spec: IBA A17.3.1

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use engine::{AsyncEvent, Burst, Host, Instant, Path, QpIndex};
+use engine::{AsyncEvent, Burst, Host, Instant, Path, PathMeta, QpIndex};
 use io::udp::SendOutcome;
 use tap::{Delayed, DropReason, Tap, Verdict};
 use wire::Packet;
@@ -52,6 +52,8 @@ pub struct Shard<N> {
     has_pending: AtomicBool,
     /// When somebody was last inside a poll, in nanoseconds of the clock.
     last_poll_ns: AtomicU64,
+    /// Since when polls find nothing; 0 while they do.
+    idle_since_ns: AtomicU64,
 }
 
 /// What the lock protects.
@@ -68,6 +70,7 @@ pub struct Inner<N> {
     sealer: Sealer,
     tap: Tap,
     delayed: Delayed<OwnedPacket>,
+    delayed_arrivals: Delayed<Arrival>,
     /// Sealed runs that the kernel had no room for, oldest first; at most one burst.
     blocked: VecDeque<OwnedRun>,
     /// Routes on which the kernel does not segment.
@@ -83,6 +86,14 @@ struct OwnedPacket {
     bytes: Vec<u8>,
     path: Path,
     dest: wire::Qpn,
+}
+
+/// A packet that arrived and waits.
+#[derive(Clone, Debug)]
+struct Arrival {
+    bytes: Vec<u8>,
+    meta: PathMeta,
+    source_port: u16,
 }
 
 /// A run that the kernel had no room for.
@@ -114,6 +125,7 @@ impl<N: Network> Shard<N> {
                 sealer: Sealer::default(),
                 tap,
                 delayed: Delayed::with_bound(DELAYED_MAX),
+                delayed_arrivals: Delayed::with_bound(DELAYED_MAX),
                 blocked: VecDeque::new(),
                 without_gso: Vec::new(),
                 steering,
@@ -122,6 +134,7 @@ impl<N: Network> Shard<N> {
             pending: Mutex::new(Vec::new()),
             has_pending: AtomicBool::new(false),
             last_poll_ns: AtomicU64::new(0),
+            idle_since_ns: AtomicU64::new(0),
         }
     }
 
@@ -199,6 +212,22 @@ impl<N: Network> Shard<N> {
         self.last_poll_ns.store(now.as_nanos(), Ordering::Relaxed);
     }
 
+    /// Takes note of a poll that found something or nothing, and says for how many nanoseconds polls
+    /// have been finding nothing.
+    pub fn idle_for(&self, now: Instant, is_idle: bool) -> u64 {
+        if !is_idle {
+            self.idle_since_ns.store(0, Ordering::Relaxed);
+            return 0;
+        }
+        match self.idle_since_ns.load(Ordering::Relaxed) {
+            0 => {
+                self.idle_since_ns.store(now.as_nanos(), Ordering::Relaxed);
+                0
+            }
+            since => now.as_nanos().saturating_sub(since),
+        }
+    }
+
     /// When somebody last polled.
     pub fn last_poll(&self) -> Instant {
         Instant::from_nanos(self.last_poll_ns.load(Ordering::Relaxed))
@@ -234,7 +263,8 @@ impl<N: Network> Inner<N> {
         let blocked = (!self.blocked.is_empty())
             .then(|| Instant::from_nanos(now.as_nanos() + BLOCKED_RETRY_NS));
         let delayed = self.delayed.next_deadline().map(Instant::from_nanos);
-        [self.engine.next_deadline(), delayed, blocked].into_iter().flatten().min()
+        let arrivals = self.delayed_arrivals.next_deadline().map(Instant::from_nanos);
+        [self.engine.next_deadline(), delayed, arrivals, blocked].into_iter().flatten().min()
     }
 
     /// Gives what was posted to the engine.
@@ -277,7 +307,7 @@ impl<N: Network> Inner<N> {
             }
             self.receive.bytes = receive;
         }
-        packets + self.receive_steered(now, memory)
+        packets + self.take_delayed_arrivals(now, memory) + self.receive_steered(now, memory)
     }
 
     /// Packets that arrived at another process of this host and were passed on.
@@ -296,34 +326,55 @@ impl<N: Network> Inner<N> {
         packets
     }
 
+    /// What the fault plan makes of a packet that arrived.
     fn arrive(&mut self, now: Instant, bytes: &[u8], memory: &MemoryTable) {
+        let meta = self.receive.meta;
+        let port = self.receive.source_port;
         match self.tap.incoming(now.as_nanos(), bytes) {
-            Verdict::Pass => self.check(now, bytes, memory),
+            Verdict::Pass => self.check(now, bytes, &meta, port, memory),
             Verdict::Drop => {}
             Verdict::Duplicate => {
-                self.check(now, bytes, memory);
-                self.check(now, bytes, memory);
+                self.check(now, bytes, &meta, port, memory);
+                self.check(now, bytes, &meta, port, memory);
             }
             Verdict::Corrupt { bit } => {
                 let mut damaged = bytes.to_vec();
                 flip(&mut damaged, bit);
-                self.check(now, &damaged, memory);
+                self.check(now, &damaged, &meta, port, memory);
             }
-            // what arrives is delayed where it was sent: here it would have to be held with all
-            // that the IP header said
-            Verdict::Delay { .. } => self.check(now, bytes, memory),
+            Verdict::Delay { until_ns } => {
+                let arrival = Arrival { bytes: bytes.to_vec(), meta, source_port: port };
+                if self.delayed_arrivals.push(until_ns, arrival).is_err() {
+                    self.tap.dropped(DropReason::FaultInjected);
+                }
+            }
         }
     }
 
+    /// Packets whose arrival was delayed until now.
+    fn take_delayed_arrivals(&mut self, now: Instant, memory: &MemoryTable) -> usize {
+        let mut packets = 0;
+        while let Some(arrival) = self.delayed_arrivals.pop_due(now.as_nanos()) {
+            packets += 1;
+            self.check(now, &arrival.bytes, &arrival.meta, arrival.source_port, memory);
+        }
+        packets
+    }
+
     /// From bytes to a packet that is ours. spec: IBA 9.6.1, A17.3
-    fn check(&mut self, now: Instant, bytes: &[u8], memory: &MemoryTable) {
+    fn check(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        meta: &PathMeta,
+        port: u16,
+        memory: &MemoryTable,
+    ) {
         let packet = match Packet::parse(bytes) {
             Ok(packet) => packet,
             Err(error) => return self.tap.dropped(DropReason::from(error)),
         };
-        let meta = self.receive.meta;
-        let port = self.receive.source_port;
-        if !self.sealer.verify(&meta, port, bytes) {
+        if !self.sealer.verify(meta, port, bytes) {
             return self.tap.dropped(DropReason::BadIcrc);
         }
         if packet.bth().destination.slot() != self.slot {
@@ -331,17 +382,17 @@ impl<N: Network> Inner<N> {
             let passed = self
                 .steering
                 .as_mut()
-                .is_some_and(|steering| steering.pass_on(slot, &meta, bytes, now.as_nanos()));
+                .is_some_and(|steering| steering.pass_on(slot, meta, bytes, now.as_nanos()));
             return self.tap.foreign(passed);
         }
-        self.hand_in(now, &packet, &meta, memory);
+        self.hand_in(now, &packet, meta, memory);
     }
 
     fn hand_in(
         &mut self,
         now: Instant,
         packet: &Packet<'_>,
-        meta: &engine::PathMeta,
+        meta: &PathMeta,
         memory: &MemoryTable,
     ) {
         match self.engine.handle_datagram(now, packet, meta, memory) {
@@ -498,7 +549,8 @@ impl<N: Network> Inner<N> {
         Ok(())
     }
 
-    fn release_delayed(&mut self, now: Instant) {
+    /// Sends packets whose time has come.
+    pub fn release_delayed(&mut self, now: Instant) {
         while let Some(packet) = self.delayed.pop_due(now.as_nanos()) {
             let segment_size = packet.bytes.len();
             let run = OwnedRun {

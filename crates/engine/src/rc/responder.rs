@@ -132,6 +132,14 @@ impl Responder {
         }
     }
 
+    /// Acknowledges once more all that was executed, which the standard allows at any time: the
+    /// queue pair is about to go, and nobody will answer if the last acknowledgement was lost.
+    pub fn repeat_acknowledgement<H: Host>(&mut self, common: &mut Common<H>) {
+        if self.expected != common.attributes.rq_psn {
+            self.acknowledge(common, self.expected.minus(1), Syndrome::ACK);
+        }
+    }
+
     /// Whether `poll_transmit` has something to give.
     pub fn has_output(&self) -> bool {
         !self.answers.is_empty()

@@ -4,6 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `table.rs` | keys and [`MemoryTable`], which the engine asks |
+//! | `owned.rs` | memory that belongs to its registration |
 //! | `region.rs` | one entry of the table: what is registered, read without a lock |
 //! | `mapping.rs` | whether a range is mapped, without touching it |
 //! | `copy.rs` | the leaf routines that touch program memory, and the way through the kernel |
@@ -14,10 +15,12 @@
 mod copy;
 mod fault;
 mod mapping;
+mod owned;
 mod region;
 mod table;
 
 pub(crate) use copy::ProgramMemory;
+pub use owned::OwnedRegion;
 pub use region::RegisterError;
 pub use table::{MemoryTable, REGIONS_MAX, Registration};
 
