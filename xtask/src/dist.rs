@@ -159,6 +159,7 @@ fn link_verbs(workshop: &Workshop, built: &Path, library: &Library, to: &Path) -
         objects.push(object);
     }
     let mut cc = shared_object(library, to);
+    // the device's thread outlives a dlclose
     cc.arg("-Wl,-z,nodelete").args(&objects);
     cc.arg("-Wl,--whole-archive")
         .arg(built.join("libsoftrdma_capi.a"));
@@ -167,8 +168,6 @@ fn link_verbs(workshop: &Workshop, built: &Path, library: &Library, to: &Path) -
         "-Wl,--gc-sections",
         "-static-libgcc",
     ]);
-    // The device's threads outlive a dlclose, so the object stays; the flag above says so. Everything
-    // of Rust's standard library that is not libc's is in the archive.
     run_tool(&mut cc)
 }
 

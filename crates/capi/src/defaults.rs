@@ -69,7 +69,8 @@ defaults! {
     errno(EOPNOTSUPP) {
         ibv_attach_mcast, ibv_dealloc_dmah, ibv_destroy_ah, ibv_destroy_comp_cntr,
         ibv_destroy_srq, ibv_detach_mcast, ibv_free_buf, ibv_inc_comp_cntr, ibv_inc_err_comp_cntr,
-        ibv_modify_srq, ibv_qp_attach_comp_cntr, ibv_resolve_eth_l2_from_gid, ibv_query_ece, ibv_query_port_speed,
+        ibv_modify_srq, ibv_qp_attach_comp_cntr, ibv_query_ece, ibv_query_port_speed,
+        ibv_resolve_eth_l2_from_gid,
         ibv_query_srq, ibv_read_comp_cntr, ibv_read_err_comp_cntr, ibv_set_comp_cntr, ibv_set_ece,
         ibv_set_err_comp_cntr, _ibv_query_comp_cntr_caps,
     }
@@ -131,9 +132,10 @@ defaults! {
         softrdma_rdma_destroy_srq, softrdma_rdma_free_devices, softrdma_rdma_freeaddrinfo,
     }
     minus_one(ENOSYS) {
-        softrdma_raccept, softrdma_rbind, softrdma_rclose, softrdma_rconnect, softrdma_repoll_create,
-        softrdma_repoll_ctl, softrdma_repoll_wait, softrdma_rfcntl, softrdma_rgetpeername,
-        softrdma_rgetsockname, softrdma_rgetsockopt, softrdma_riomap, softrdma_riounmap,
+        softrdma_raccept, softrdma_rbind, softrdma_rclose, softrdma_rconnect,
+        softrdma_repoll_create, softrdma_repoll_ctl, softrdma_repoll_wait, softrdma_rfcntl,
+        softrdma_rgetpeername, softrdma_rgetsockname, softrdma_rgetsockopt, softrdma_riomap,
+        softrdma_riounmap,
         softrdma_riowrite, softrdma_rlisten, softrdma_rpoll, softrdma_rread, softrdma_rreadv,
         softrdma_rrecv, softrdma_rrecvfrom, softrdma_rrecvmsg, softrdma_rselect, softrdma_rsend,
         softrdma_rsendmsg, softrdma_rsendto, softrdma_rsetsockopt, softrdma_rshutdown,

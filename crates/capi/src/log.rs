@@ -3,7 +3,8 @@
 //! The value is a filter as `tracing-subscriber` reads it: `debug`, or
 //! `softrdma=trace,warn`. The
 //! subscriber is installed for the copy of `tracing` inside this shared object: nothing of it is
-//! exported, so the program's own copy, if it has one, never knows (docs/decisions/0011-log.md).
+//! exported, so the program's own copy, if it has one, never knows. The reasons are in
+//! `docs/decisions/0021-log-inside-a-program.md`.
 
 use std::sync::Once;
 

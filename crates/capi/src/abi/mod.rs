@@ -67,8 +67,8 @@ pub fn constants() -> impl Iterator<Item = &'static Constant> {
     constants::CONSTANTS.iter()
 }
 
-/// Declares C structures and, next to each, its row of the layout table. After `; also` come paths into
-/// members that are anonymous in C.
+/// Declares C structures and, next to each, its row of the layout table. After `; also` come paths
+/// into members that are anonymous in C.
 macro_rules! c_structures {
     ($(
         $(#[$attribute:meta])*

@@ -126,8 +126,8 @@ pub fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
     })
 }
 
-/// Flags of a send work request. Inline data is decided by [`carries_inline`]; checksum offload is a
-/// hint for datagrams.
+/// Flags of a send work request. Inline data is decided by [`carries_inline`]; checksum offload is
+/// a hint for datagrams.
 pub fn send_flags(flags: c_uint) -> SendFlags {
     SendFlags::from_bits_truncate(flags).difference(SendFlags::INLINE)
 }
