@@ -119,6 +119,22 @@ fn a_byte_chooses_the_socket() {
     assert_steers(&group, port);
 }
 
+/// As the kernel's rxe sends them.
+#[test]
+fn ipv6_datagrams_without_a_checksum_arrive() {
+    let Some(loopback) = loopbacks().into_iter().find(IpAddr::is_ipv6) else {
+        println!("skipped: no IPv6 on this machine");
+        return;
+    };
+    let (group, port) = open_group(2);
+    let sender = UdpSocket::bind((loopback, 0)).expect("a socket on the loopback");
+    raw::set_int(&sender, libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1).expect("no checksum");
+    sender
+        .send_to(&steered_to(1), (loopback, port))
+        .expect("sending to the loopback");
+    assert_eq!(collect(&group, 1)[&1], [steered_to(1)]);
+}
+
 #[test]
 fn a_byte_beyond_the_group_and_a_short_datagram_go_to_socket_0() {
     let (group, port) = open_group(16);
