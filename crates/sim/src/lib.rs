@@ -16,9 +16,13 @@
 
 pub mod checker;
 pub mod clock;
+pub mod device_world;
+pub mod ground;
+pub mod machine;
 pub mod model_world;
 pub mod network;
 pub mod oracle;
 pub mod replay;
 pub mod rng;
 pub mod workload;
+pub mod world;

@@ -1,448 +1,277 @@
-//! Two engines, a network that damages packets until it heals, and programs that do everything that
-//! reliable connections can do.
-//!
-//! First the network has faults and nothing may go wrong. Then it heals and everything must finish.
-//! Packets are real: each is sealed with its ICRC, and what the network corrupts the ICRC finds.
+//! The engine alone: its model of memory and queues, millions of short seeds.
 
-mod host;
-mod lane;
-mod program;
+use engine::model::{CompletionQueue, ModelHost, ModelMemory, ReceiveQueue};
+use engine::qp::{
+    AttributeMask, Attributes, Capabilities, PostError, SendRequest, State, Transport,
+};
+use engine::{
+    AsyncEvent, Burst, Config, Instant, PacketOut, QpIndex, QpOptions, ReceiveWqe, Shard,
+    WorkCompletion,
+};
+use wire::icrc::PseudoHeader;
+use wire::{Packet, Qpn};
 
-use core::time::Duration;
-
-use engine::AsyncEvent;
-use engine::access::Access;
-use engine::qp::State;
-use wire::{Packet, Psn};
-
-use crate::checker::atomics::SharedCounter;
-use crate::checker::liveness::Deadline;
-use crate::clock::Agenda;
-use crate::model_world::host::Host;
-use crate::model_world::lane::{Lane, Place};
-use crate::network::{Arrival, Link};
+use crate::ground::PD;
+use crate::machine::{Happening, Machine, Tally};
+use crate::network::{self, ReceiveBuffer};
 use crate::replay::Trace;
 use crate::rng::Rng;
-use crate::workload::{Calamity, Scenario};
-
-/// How long late packets may still arrive after everything has finished.
-const AFTERMATH: Duration = Duration::from_millis(200);
-
-/// Events between two looks at the engine's own invariants.
-const INVARIANTS_EVERY: u64 = 64;
-
-/// What a run was like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Events that happened.
-    pub events: u64,
-    /// Packets that were sent.
-    pub packets: u64,
-    /// Work requests that succeeded.
-    pub completed: u64,
-    /// Connections that ended because of a planned flaw.
-    pub flawed: u64,
-    /// Connections that used up their retries.
-    pub exhausted: u64,
-    /// Times that a requester went back.
-    pub retries: u64,
-    /// RNR NAKs.
-    pub not_ready: u64,
-}
+use crate::workload::{INLINE_MAX, Scenario};
+use crate::world::{self, Summary};
 
 /// Runs one seed to its end. An error says what rule was broken.
 pub fn run(seed: u64, trace: Trace) -> Result<Summary, String> {
-    World::new(seed, trace).run()
+    let mut rng = Rng::from_seed(seed);
+    let scenario = Scenario::random(&mut rng);
+    world::run::<Model>(rng, scenario, trace)
 }
 
-enum Event {
-    Arrives { host: usize, arrival: Arrival },
-    Serves { host: usize },
-    Wakes { host: usize },
-    Works { host: usize },
-    Heals,
-    Kills { connection: usize },
-    Revives { connection: usize },
-    Resumes { host: usize, connection: usize },
-    Suffers { lane: usize, calamity: Calamity },
+/// An engine with the host of plain vectors.
+struct Model {
+    shard: Shard<ModelHost>,
+    memory: ModelMemory,
+    qpns: Vec<Qpn>,
+    send_cq: CompletionQueue,
+    receive_cq: CompletionQueue,
+    /// By connection; a shared one is there once.
+    receives: Vec<ReceiveQueue>,
+    capabilities: Capabilities,
+    buffer: ReceiveBuffer,
+    burst: Burst,
+    number: usize,
+    is_v6: bool,
 }
 
-/// Where a send queue that is drained stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Drain {
-    /// It is not drained.
-    #[default]
-    Flowing,
-    /// What was started is not complete.
-    Draining,
-    /// Nothing may leave.
-    Drained,
-}
+impl Model {
+    fn index(&self, connection: usize) -> QpIndex {
+        QpIndex(self.qpns[connection].index())
+    }
 
-/// Both queue pairs of a connection.
-#[derive(Clone, Copy, Debug, Default)]
-struct Connection {
-    /// One of its plans has a flaw.
-    is_flawed: bool,
-    /// It used up its retries.
-    is_exhausted: bool,
-    /// Something failed, and the programs will end it.
-    is_doomed: bool,
-    /// The programs have ended it.
-    is_dead: bool,
-    /// It will be made anew.
-    revives: bool,
-}
+    fn receives_of(&self, connection: usize) -> &ReceiveQueue {
+        let last = self.receives.len() - 1;
+        &self.receives[connection.min(last)]
+    }
 
-struct World {
-    rng: Rng,
-    scenario: Scenario,
-    agenda: Agenda<Event>,
-    hosts: [Host; 2],
-    /// From host 0 and from host 1.
-    links: [Link; 2],
-    /// From host 0 and from host 1 for each connection.
-    lanes: Vec<Lane>,
-    /// Lanes of connections that were made anew.
-    past: Vec<Lane>,
-    connections: Vec<Connection>,
-    /// By host and connection.
-    drains: [Vec<Drain>; 2],
-    revivals_left: u64,
-    /// First PSNs of the connection that is made next.
-    psns: [Psn; 2],
-    /// For additions by host 0 and by host 1, with the place of the word at the other.
-    counters: [(SharedCounter, Place); 2],
-    summary: Summary,
-    trace: Trace,
-}
-
-impl World {
-    fn new(seed: u64, trace: Trace) -> Self {
-        let mut rng = Rng::from_seed(seed);
-        let scenario = Scenario::random(&mut rng);
-        trace.note(Default::default(), || format!("{scenario:?}"));
-        let hosts = [0, 1].map(|number| Host::new(&mut rng, &scenario, number));
-        let counters = [0, 1].map(|number: usize| {
-            let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
-            let memory = &hosts[1 - number].memory;
-            let place = Place::register(&mut rng, memory, vec![0; 8], access);
-            (SharedCounter::default(), place)
-        });
-        let links = [0, 1].map(|_| {
-            let link = Link::new(scenario.delay, scenario.jitter, rng.fork());
-            match &scenario.faults {
-                Some(plan) => link.with_faults(plan, scenario.lag),
-                None => link,
-            }
-        });
-        let mut agenda = Agenda::new();
-        agenda.at(scenario.heals_at, Event::Heals);
-        for host in 0..2 {
-            agenda.after(rng.duration(scenario.pace), Event::Works { host });
-        }
-        if let Some((at, lane, calamity)) = scenario.calamity {
-            agenda.at(at, Event::Suffers { lane, calamity });
-        }
-        let mut world = Self {
-            connections: vec![Connection::default(); scenario.connections],
-            drains: [0, 1].map(|_| vec![Drain::default(); scenario.connections]),
-            revivals_left: scenario.revivals,
-            psns: scenario.first_psns,
-            rng,
-            scenario,
-            agenda,
-            hosts,
-            links,
-            lanes: Vec::new(),
-            past: Vec::new(),
-            counters,
-            summary: Summary::default(),
-            trace,
+    fn create(&mut self, connection: usize) -> Qpn {
+        let options = QpOptions {
+            transport: Transport::Rc,
+            pd: PD,
+            capabilities: self.capabilities,
+            signal_all: false,
+            send_cq: self.send_cq.clone(),
+            receive_cq: self.receive_cq.clone(),
+            receives: self.receives_of(connection).clone(),
         };
-        for connection in 0..world.scenario.connections {
-            world.plan(connection);
-            world.connect(connection);
-        }
-        world
+        self.shard.create_qp(options).expect("the slot has room")
     }
 
-    /// Makes the plans of a connection, and puts those of the one before aside.
-    fn plan(&mut self, connection: usize) {
-        for from in 0..2 {
-            let [here, there] = [from, 1 - from].map(|host| self.hosts[host].memory.clone());
-            let shared = self.counters[from].1;
-            let ends = (from, connection);
-            let mut lane = Lane::new(&mut self.rng, &self.scenario, ends, &here, &there, shared);
-            let receives = lane.plan.messages.len() + usize::from(lane.plan.flawed.is_some());
-            self.hosts[1 - from].receives_of(connection).left += receives;
-            let state = &mut self.connections[connection];
-            state.is_flawed |= lane.plan.flawed.is_some();
-            if self.hosts[1 - from].receives_are_unmapped {
-                lane.suffer(Calamity::ReceivesUnmapped, &here, &there);
-                state.is_flawed = true;
-            }
-            match self.lanes.get_mut(2 * connection + from) {
-                Some(old) => self.past.push(core::mem::replace(old, lane)),
-                None => self.lanes.push(lane),
-            }
-        }
-    }
-
-    fn connect(&mut self, connection: usize) {
-        let [a, b] = self.psns;
-        let [here, there] = [0, 1].map(|number: usize| self.hosts[number].qpns[connection]);
-        self.hosts[0].connect(&self.scenario, connection, there, [a, b]);
-        self.hosts[1].connect(&self.scenario, connection, here, [b, a]);
-        // far enough that no late packet looks like one of the new connection
-        self.psns = self
-            .psns
-            .map(|psn| psn.plus((1 << 21) + self.rng.below(1 << 20) as u32));
-    }
-
-    fn run(mut self) -> Result<Summary, String> {
-        let deadline = Deadline::after(self.scenario.heals_at);
-        let mut ends_at = None;
-        while let Some(event) = self.agenda.take() {
-            let now = self.agenda.now();
-            if ends_at.is_some_and(|end| now > end) {
-                break;
-            }
-            self.handle(event)
-                .map_err(|text| format!("at {}: {text}", self.trace.time(now)))?;
-            for lane in &mut self.lanes {
-                lane.watch(&self.hosts[lane.to()].memory)?;
-            }
-            if self.agenda.count().is_multiple_of(INVARIANTS_EVERY) {
-                for host in &self.hosts {
-                    host.shard.assert_invariants();
-                }
-            }
-            if ends_at.is_none() && self.is_finished() {
-                ends_at = Some(now.plus(AFTERMATH));
-                self.trace.note(now, || "finished".into());
-            }
-            if ends_at.is_none() {
-                deadline
-                    .check(now, self.agenda.count())
-                    .map_err(|text| format!("{text}\n{}", self.describe()))?;
-            }
-        }
-        if ends_at.is_none() {
-            return Err(format!("nothing happens any more\n{}", self.describe()));
-        }
-        self.finish()
-    }
-
-    fn handle(&mut self, event: Event) -> Result<(), String> {
-        match event {
-            Event::Arrives { host, arrival } => {
-                self.arrives(host, arrival);
-                Ok(())
-            }
-            Event::Serves { host } => self.serve(host),
-            Event::Wakes { host } => {
-                let now = self.agenda.now();
-                let Host { shard, memory, .. } = &mut self.hosts[host];
-                shard.handle_timeout(now, memory);
-                self.hosts[host].wakes_at = None;
-                self.drive(host)
-            }
-            Event::Works { host } => self.work(host),
-            Event::Heals => {
-                let now = self.agenda.now();
-                self.trace.note(now, || "the network heals".into());
-                self.links.iter_mut().for_each(Link::heal);
-                Ok(())
-            }
-            Event::Kills { connection } => self.kill(connection),
-            Event::Revives { connection } => self.revive(connection),
-            Event::Resumes { host, connection } => self.resume(host, connection),
-            Event::Suffers { lane, calamity } => {
-                self.suffer(lane, calamity);
-                Ok(())
-            }
-        }
-    }
-
-    fn arrives(&mut self, number: usize, arrival: Arrival) {
-        let host = &mut self.hosts[number];
-        if !host.buffer.push(arrival.bytes) {
-            self.trace
-                .note(arrival.at, || format!("host {number}: receive buffer full"));
-        } else if !host.is_serving {
-            host.is_serving = true;
-            let delay = self.rng.duration(self.scenario.service);
-            self.agenda.after(delay, Event::Serves { host: number });
-        }
-    }
-
-    /// The host looks at its receive buffer.
-    fn serve(&mut self, number: usize) -> Result<(), String> {
-        let now = self.agenda.now();
-        self.hosts[number].is_serving = false;
-        while let Some(bytes) = self.hosts[number].buffer.pop() {
-            let host = &mut self.hosts[number];
-            if !host.verify(&bytes) {
+    /// Takes what arrived.
+    fn serve(
+        &mut self,
+        now: Instant,
+        look: &mut dyn FnMut(&ModelMemory) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let pseudo_header: PseudoHeader = network::pseudo_header(self.is_v6, 1 - self.number);
+        let meta = network::meta(self.is_v6, self.number);
+        while let Some(bytes) = self.buffer.pop() {
+            if !pseudo_header.verify(&bytes, 0) {
                 continue;
             }
             // the ICRC is right: what came is what the peer's engine sent
-            let packet = Packet::parse(&bytes)
-                .map_err(|error| format!("host {}: {error}: {bytes:02x?}", 1 - number))?;
-            let meta = host.meta();
-            let outcome = host
-                .shard
-                .handle_datagram(now, &packet, &meta, &host.memory);
-            self.trace
-                .packet(now, number, "<", &packet, || format!("{outcome:?}"));
-            for lane in &mut self.lanes {
-                if lane.to() == number {
-                    lane.watch(&self.hosts[number].memory)?;
-                }
-            }
+            let packet = Packet::parse(&bytes).map_err(|error| format!("{error}: {bytes:02x?}"))?;
+            self.shard
+                .handle_datagram(now, &packet, &meta, &self.memory);
+            look(&self.memory)?;
         }
-        self.drive(number)
+        Ok(())
     }
 
-    /// Sends what the engine has to send, takes its events, plans its timers.
-    fn drive(&mut self, number: usize) -> Result<(), String> {
-        let now = self.agenda.now();
-        loop {
-            let host = &mut self.hosts[number];
-            host.burst.clear();
-            host.shard.poll_transmit(now, &host.memory, &mut host.burst);
-            if host.burst.is_empty() {
-                break;
-            }
-            if host.burst.packets().len() > self.scenario.burst {
-                return Err("a burst beyond its bound".into());
-            }
-            self.transmit(number)?;
+    /// The bytes of a packet of the burst with its ICRC; `None` if its memory is gone.
+    fn seal(&self, packet: &PacketOut) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(packet.sealed_length());
+        bytes.extend_from_slice(self.burst.header(packet));
+        for span in self.burst.spans(packet) {
+            bytes.extend_from_slice(&self.memory.gather(span).ok()?);
         }
-        while let Some(event) = self.hosts[number].shard.poll_event() {
-            self.trace.note(now, || format!("host {number}: {event:?}"));
-            let (qp, is_drained) = match event {
+        bytes.resize(packet.sealed_length(), 0);
+        network::pseudo_header(self.is_v6, self.number).seal(&mut bytes, 0);
+        Some(bytes)
+    }
+}
+
+impl Machine for Model {
+    type Ground = ModelMemory;
+
+    fn new(rng: &mut Rng, scenario: &Scenario, number: usize) -> Self {
+        let mut config = Config::for_slot(number as u8 + 1);
+        config.window = scenario.window;
+        config.timeout_min = scenario.timeout_min;
+        let send_cq = CompletionQueue::new(1 << 12);
+        let receive_cq = if rng.chance(500) {
+            send_cq.clone()
+        } else {
+            CompletionQueue::new(1 << 12)
+        };
+        let receives = if scenario.shares_receives {
+            vec![ReceiveQueue::shared(scenario.receive_depth)]
+        } else {
+            core::iter::repeat_with(|| ReceiveQueue::new(scenario.receive_depth))
+                .take(scenario.connections)
+                .collect()
+        };
+        let mut model = Self {
+            shard: Shard::new(config),
+            memory: ModelMemory::default(),
+            qpns: Vec::new(),
+            send_cq,
+            receive_cq,
+            receives,
+            capabilities: Capabilities {
+                send_wr_max: scenario.send_depth,
+                receive_wr_max: scenario.receive_depth as u32,
+                send_sge_max: 4,
+                receive_sge_max: 4,
+                inline_max: INLINE_MAX,
+            },
+            buffer: ReceiveBuffer::with_capacity(scenario.buffer),
+            burst: Burst::with_bound(scenario.burst),
+            number,
+            is_v6: scenario.is_v6,
+        };
+        for connection in 0..scenario.connections {
+            let qpn = model.create(connection);
+            model.qpns.push(qpn);
+        }
+        model
+    }
+
+    fn ground(&self) -> &ModelMemory {
+        &self.memory
+    }
+
+    fn qpn(&self, connection: usize) -> Qpn {
+        self.qpns[connection]
+    }
+
+    fn replace(&mut self, connection: usize) {
+        assert!(
+            self.shard.destroy_qp(self.index(connection)),
+            "it was there"
+        );
+        self.qpns[connection] = self.create(connection);
+    }
+
+    fn modify(
+        &mut self,
+        now: Instant,
+        connection: usize,
+        attributes: &Attributes,
+        mask: AttributeMask,
+    ) -> Result<(), String> {
+        let index = self.index(connection);
+        self.shard
+            .modify_qp(now, index, attributes, mask, &self.memory)
+            .map(drop)
+            .map_err(|error| format!("{error:?}"))
+    }
+
+    fn state(&self, connection: usize) -> Option<State> {
+        let view = self.shard.query_qp(self.index(connection))?;
+        Some(view.state)
+    }
+
+    fn post_send(
+        &mut self,
+        _now: Instant,
+        connection: usize,
+        request: &SendRequest<'_>,
+    ) -> Result<bool, String> {
+        match self.shard.post_send(self.index(connection), request) {
+            Ok(()) => Ok(true),
+            Err(PostError::QueueFull) => Ok(false),
+            Err(error) => Err(format!("{error:?}")),
+        }
+    }
+
+    fn post_receive(&mut self, connection: usize, wqe: ReceiveWqe) -> bool {
+        let is_posted = self.receives_of(connection).post(wqe).is_ok();
+        self.shard.flush_receives(self.index(connection));
+        is_posted
+    }
+
+    fn poll(&mut self, _now: Instant) -> Option<WorkCompletion> {
+        self.send_cq.poll().or_else(|| self.receive_cq.poll())
+    }
+
+    fn is_polled(&self) -> bool {
+        self.send_cq.is_empty() && self.receive_cq.is_empty()
+    }
+
+    fn arrives(&mut self, bytes: Vec<u8>) -> bool {
+        self.buffer.push(bytes)
+    }
+
+    fn turn(
+        &mut self,
+        now: Instant,
+        look: &mut dyn FnMut(&ModelMemory) -> Result<(), String>,
+        sent: &mut Vec<Vec<u8>>,
+    ) -> Result<(), String> {
+        self.serve(now, look)?;
+        self.shard.handle_timeout(now, &self.memory);
+        loop {
+            self.burst.clear();
+            self.shard.poll_transmit(now, &self.memory, &mut self.burst);
+            if self.burst.is_empty() {
+                return Ok(());
+            }
+            let mut failed = Vec::new();
+            for packet in self.burst.packets() {
+                match self.seal(packet) {
+                    Some(bytes) => sent.push(bytes),
+                    None => failed.push(packet.origin),
+                }
+            }
+            for origin in failed {
+                self.shard.transmit_failed(now, origin, &self.memory);
+            }
+        }
+    }
+
+    fn happened(&mut self) -> Vec<Happening> {
+        let mut happened = Vec::new();
+        while let Some(event) = self.shard.poll_event() {
+            let connection_of =
+                |qp| (0..self.qpns.len()).find(|&connection| self.index(connection) == qp);
+            let happening = match event {
                 AsyncEvent::StateChanged {
                     qp,
                     state: State::Error,
-                } => (qp, false),
-                AsyncEvent::SendQueueDrained(qp) => (qp, true),
-                _ => continue, // a change of state tells the rest
+                } => connection_of(qp).map(|connection| Happening::Failed { connection }),
+                AsyncEvent::SendQueueDrained(qp) => {
+                    connection_of(qp).map(|connection| Happening::Drained { connection })
+                }
+                _ => None, // a change of state tells the rest
             };
-            let connection = (0..self.scenario.connections)
-                .find(|&connection| self.hosts[number].index(connection) == qp);
-            match connection {
-                Some(connection) if is_drained => self.drained(number, connection)?,
-                Some(connection) => self.doom(connection),
-                None => return Err(format!("an event about nobody: {event:?}")),
-            }
+            happened.extend(happening);
         }
-        let host = &mut self.hosts[number];
-        if let Some(at) = host.shard.next_deadline()
-            && host.wakes_at.is_none_or(|planned| at < planned)
-        {
-            host.wakes_at = Some(at);
-            self.agenda.at(at, Event::Wakes { host: number });
-        }
-        Ok(())
+        happened
     }
 
-    /// Seals the packets of the burst and gives them to the network.
-    fn transmit(&mut self, number: usize) -> Result<(), String> {
-        let now = self.agenda.now();
-        let host = &self.hosts[number];
-        let mut failed = Vec::new();
-        for packet in host.burst.packets() {
-            let origin = packet.origin;
-            let is_drained = (0..self.scenario.connections).any(|connection| {
-                host.index(connection) == origin.qp
-                    && self.drains[number][connection] == Drain::Drained
-            });
-            if is_drained && !origin.is_response {
-                return Err(format!("a request leaves a drained queue: {origin:?}"));
-            }
-            let Some(bytes) = host.seal(packet) else {
-                failed.push(origin);
-                continue;
-            };
-            self.summary.packets += 1;
-            if let Ok(packet) = Packet::parse(&bytes) {
-                self.trace.packet(now, number, ">", &packet, String::new);
-            }
-            self.links[number].send(now, bytes, |arrival| {
-                let at = arrival.at;
-                let host = 1 - number;
-                self.agenda.at(at, Event::Arrives { host, arrival });
-            });
-        }
-        let Host { shard, memory, .. } = &mut self.hosts[number];
-        for origin in failed {
-            shard.transmit_failed(now, origin, memory);
-        }
-        Ok(())
+    fn wakes_at(&self, _now: Instant) -> Option<Instant> {
+        self.shard.next_deadline()
     }
 
-    fn is_finished(&self) -> bool {
-        self.lanes.iter().all(|lane| {
-            let state = self.connections[lane.connection];
-            let has_ended = match (state.is_doomed, state.is_dead) {
-                (false, false) => lane.received == lane.plan.messages.len(),
-                (_, is_dead) => is_dead && !state.revives,
-            };
-            lane.is_complete() && has_ended
-        }) && self
-            .hosts
-            .iter()
-            .all(|host| host.send_cq.is_empty() && host.receive_cq.is_empty())
+    fn tally(&self) -> Tally {
+        let counters = self.shard.counters();
+        Tally {
+            retries: counters.completer_retries,
+            not_ready: counters.sent_rnr_naks,
+            overflowed: self.buffer.dropped(),
+        }
     }
 
-    fn describe(&self) -> String {
-        let lines: Vec<_> = self.lanes.iter().map(Lane::describe).collect();
-        lines.join("\n")
-    }
-
-    fn finish(mut self) -> Result<Summary, String> {
-        for lane in self.past.iter_mut().chain(&mut self.lanes) {
-            let (from, connection) = (lane.from, lane.connection);
-            let (here, there) = (&self.hosts[from].memory, &self.hosts[1 - from].memory);
-            lane.finish(here, there).map_err(|text| {
-                format!("at the end, connection {connection} from host {from}: {text}")
-            })?;
-        }
-        for (number, (counter, place)) in self.counters.iter().enumerate() {
-            let value = self.hosts[1 - number].memory.read_u64(place.key, 0);
-            counter.finish(value)?;
-        }
-        for host in &self.hosts {
-            host.slots.finish(&host.memory)?;
-            let counters = host.shard.counters();
-            self.summary.retries += counters.completer_retries;
-            self.summary.not_ready += counters.sent_rnr_naks;
-        }
-        self.check_needless_retries()?;
-        for state in &self.connections {
-            self.summary.flawed += u64::from(state.is_doomed && state.is_flawed);
-            self.summary.exhausted += u64::from(state.is_exhausted);
-        }
-        self.summary.events = self.agenda.count();
-        Ok(self.summary)
-    }
-
-    /// Where nothing is lost nothing is sent twice.
-    fn check_needless_retries(&self) -> Result<(), String> {
-        const PATIENT: Duration = Duration::from_millis(4);
-        let Summary {
-            retries, not_ready, ..
-        } = self.summary;
-        let is_calm = self.scenario.faults.is_none()
-            && self.scenario.timeout_min >= PATIENT
-            && self.scenario.calamity.is_none()
-            && self.hosts.iter().all(|host| host.buffer.dropped() == 0)
-            && self.past.is_empty()
-            && self.connections.iter().all(|state| !state.is_doomed);
-        if is_calm && not_ready == 0 && retries > 0 {
-            return Err(format!("{retries} retries without a loss"));
-        }
-        Ok(())
+    fn assert_invariants(&self) {
+        self.shard.assert_invariants();
     }
 }

@@ -2,14 +2,46 @@
 
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 
-use engine::Instant;
+use engine::{Instant, PathMeta};
 use tap::{FaultPlan, Injector, Verdict};
+use wire::icrc::PseudoHeader;
 
 use crate::rng::Rng;
 
 /// What the kernel adds to each datagram in its accounts of a receive buffer, in bytes.
 pub const DATAGRAM_OVERHEAD: usize = 832;
+
+/// UDP port of RoCEv2.
+const ROCE_PORT: u16 = 4791;
+
+/// Where host `number` sends from.
+pub fn address(is_v6: bool, number: usize) -> SocketAddr {
+    let last = number as u16 + 1;
+    let ip: IpAddr = if is_v6 {
+        [0xfd00, 0, 0, 0, 0, 0, 0, last].into()
+    } else {
+        [10, 0, 0, last as u8].into()
+    };
+    SocketAddr::new(ip, 0xc000 + last)
+}
+
+/// What the checksum of packets from a host covers of their IP and UDP headers.
+pub fn pseudo_header(is_v6: bool, from: usize) -> PseudoHeader {
+    let destination = SocketAddr::new(address(is_v6, 1 - from).ip(), ROCE_PORT);
+    PseudoHeader::new(address(is_v6, from), destination).expect("both of one family")
+}
+
+/// What the IP header of packets to host `number` says.
+pub fn meta(is_v6: bool, number: usize) -> PathMeta {
+    PathMeta {
+        source: address(is_v6, 1 - number).ip(),
+        destination: address(is_v6, number).ip(),
+        interface: 0,
+        traffic_class: 0,
+    }
+}
 
 /// One direction between two hosts.
 #[derive(Debug)]
@@ -144,6 +176,11 @@ impl ReceiveBuffer {
         let bytes = self.datagrams.pop_front()?;
         self.used -= truesize(&bytes);
         Some(bytes)
+    }
+
+    /// Bytes of the oldest datagram.
+    pub fn next_length(&self) -> Option<usize> {
+        self.datagrams.front().map(Vec::len)
     }
 
     /// How many were lost.

@@ -45,6 +45,7 @@ impl Trace {
 }
 
 /// What to type to see a seed again.
-pub fn command(seed: u64) -> String {
-    format!("cargo xtask sim --seed {seed} --trace")
+pub fn command(seed: u64, is_device: bool) -> String {
+    let world = if is_device { " --device" } else { "" };
+    format!("cargo xtask sim{world} --seed {seed} --trace")
 }

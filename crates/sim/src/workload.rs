@@ -76,6 +76,8 @@ pub struct Scenario {
     pub drains: bool,
     /// How often a connection that ended is made anew.
     pub revivals: u64,
+    /// Keys are invalidated.
+    pub invalidates: bool,
     /// What happens to memory, when, and to which lane.
     pub calamity: Option<(Instant, usize, Calamity)>,
 }
@@ -172,6 +174,7 @@ impl Scenario {
             first_psns: [near_wrap(rng), near_wrap(rng)],
             drains: rng.chance(200),
             revivals: rng.below(3),
+            invalidates: true,
             calamity,
         }
     }
@@ -400,17 +403,15 @@ impl<'a> Planner<'a> {
             14 | 15 => self.add_fetch_add(),
             16 => self.add(Action::SharedAdd, 8, 0),
             17 | 18 => self.publish(),
-            _ => {
-                let action = Action::Invalidate;
-                self.add(action, 0, 0);
-            }
+            _ if self.scenario.invalidates => self.add(Action::Invalidate, 0, 0),
+            _ => self.add_read(),
         }
     }
 
     fn add_send(&mut self) {
         let length = self.length(self.scenario.receive_length);
         let (action, immediate) = match self.rng.below(4) {
-            0 => (Action::SendInvalidate, None),
+            0 if self.scenario.invalidates => (Action::SendInvalidate, None),
             1 => {
                 let immediate = self.immediate();
                 (Action::Send(immediate), immediate)

@@ -1,4 +1,5 @@
-//! Runs seeds: `softrdma-sim --seeds COUNT [--first SEED]` or `softrdma-sim --seed SEED [--trace]`.
+//! Runs seeds: `softrdma-sim [--device] --seeds COUNT [--first SEED]`, or
+//! `softrdma-sim [--device] --seed SEED [--trace]`.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,10 +8,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use softrdma_sim::model_world::{self, Summary};
 use softrdma_sim::replay::{self, Trace};
+use softrdma_sim::world::Summary;
+use softrdma_sim::{device_world, model_world};
 
-const USAGE: &str = "usage: softrdma-sim [--seeds COUNT] [--first SEED] [--seed SEED [--trace]]";
+const USAGE: &str =
+    "usage: softrdma-sim [--device] [--seeds COUNT] [--first SEED] [--seed SEED [--trace]]";
 
 /// Failing seeds that are reported before a run of many stops.
 const FAILURES_MAX: usize = 10;
@@ -19,6 +22,8 @@ struct Options {
     first: u64,
     count: u64,
     trace: Trace,
+    /// The real device instead of the engine's model.
+    is_device: bool,
 }
 
 fn main() -> ExitCode {
@@ -40,10 +45,13 @@ fn main() -> ExitCode {
                     if seed >= end || lock(&failures).len() >= FAILURES_MAX {
                         break;
                     }
-                    match run(seed, options.trace) {
+                    match run(seed, &options) {
                         Ok(summary) => add(&mut lock(&total), &summary),
                         Err(text) => {
-                            println!("seed {seed}: {text}\n  see it: {}", replay::command(seed));
+                            println!(
+                                "seed {seed}: {text}\n  see it: {}",
+                                replay::command(seed, options.is_device)
+                            );
                             lock(&failures).push(seed);
                         }
                     }
@@ -67,8 +75,13 @@ fn main() -> ExitCode {
 }
 
 /// Runs a seed; a panic of the engine is a failure like any other.
-fn run(seed: u64, trace: Trace) -> Result<Summary, String> {
-    catch_unwind(AssertUnwindSafe(|| model_world::run(seed, trace))).unwrap_or_else(|panic| {
+fn run(seed: u64, options: &Options) -> Result<Summary, String> {
+    let world = if options.is_device {
+        device_world::run
+    } else {
+        model_world::run
+    };
+    catch_unwind(AssertUnwindSafe(|| world(seed, options.trace))).unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()
             .cloned()
@@ -99,9 +112,11 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Options> {
         first: 0,
         count: 1000,
         trace: Trace::Off,
+        is_device: false,
     };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
+            "--device" => options.is_device = true,
             "--trace" => options.trace = Trace::Print,
             "--seeds" => options.count = arguments.next()?.parse().ok()?,
             "--first" => options.first = arguments.next()?.parse().ok()?,

@@ -107,6 +107,11 @@ impl ReceiveOrder {
         }
     }
 
+    /// Whether several queue pairs take from it.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// A receive was posted.
     pub fn post(&mut self, id: u64) {
         self.waiting.push_back(id);

@@ -3,22 +3,24 @@
 
 use core::time::Duration;
 
-use engine::qp::{AttributeMask, PostError, State};
+use engine::qp::{AttributeMask, State};
 use engine::{Status, WorkCompletion};
 
-use crate::model_world::lane::Lane;
-use crate::model_world::{Connection, Drain, Event, World};
+use crate::machine::Machine;
 use crate::workload::Calamity;
+use crate::world::lane::Lane;
+use crate::world::{Connection, Drain, Event, World};
 
-impl World {
+impl<M: Machine> World<M> {
     /// The program of a host: polls, posts, and comes back later.
     pub(super) fn work(&mut self, number: usize) -> Result<(), String> {
         let polled = self.rng.range(1, 64);
         for _ in 0..polled {
-            let host = &self.hosts[number];
-            let Some(completion) = host.send_cq.poll().or_else(|| host.receive_cq.poll()) else {
+            let now = self.agenda.now();
+            let Some(completion) = self.hosts[number].machine.poll(now) else {
                 break;
             };
+            self.listen(number)?; // polling may have moved the queue pairs
             self.completed(number, &completion)?;
         }
         for connection in 0..self.scenario.connections {
@@ -35,15 +37,15 @@ impl World {
             if lane.from != number {
                 continue;
             }
-            let host = &mut self.hosts[number];
-            let index = host.index(lane.connection);
+            let (machine, connection) = (&mut self.hosts[number].machine, lane.connection);
             for _ in 0..self.rng.below(6) {
+                let now = self.agenda.now();
                 let shared_add = lane.next_is_shared_add();
-                match lane.post_next(|request| host.shard.post_send(index, request)) {
-                    Some(Ok(())) if shared_add => self.counters[number].0.post(),
-                    Some(Ok(())) => {}
-                    Some(Err(PostError::QueueFull)) | None => break,
-                    Some(Err(error)) => return Err(format!("post: {error:?}")),
+                match lane.post_next(|request| machine.post_send(now, connection, request)) {
+                    Some(Ok(true)) if shared_add => self.counters[number].0.post(),
+                    Some(Ok(true)) => {}
+                    Some(Ok(false)) | None => break,
+                    Some(Err(text)) => return Err(format!("post: {text}")),
                 }
             }
         }
@@ -64,7 +66,7 @@ impl World {
         self.trace
             .note(now, || format!("host {number} polls {completion:?}"));
         let host = &self.hosts[number];
-        let Some(connection) = host.connection_of(completion.qpn) else {
+        let Some(connection) = host.connection_of(completion.qpn, self.scenario.connections) else {
             return Err(format!("a completion of nobody: {completion:?}"));
         };
         let told = if completion.is_receive {
@@ -87,7 +89,7 @@ impl World {
         }
         let lane = &mut self.lanes[2 * connection + number];
         let had_failed = lane.order.failed().is_some();
-        let found = lane.send_completed(step, completion, &self.hosts[number].memory)?;
+        let found = lane.send_completed(step, completion, self.hosts[number].machine.ground())?;
         if let Some(found) = found {
             self.counters[number].0.complete(found)?;
         }
@@ -130,8 +132,9 @@ impl World {
                 Some(message) if message.data.is_some() => completion.length as usize,
                 _ => 0,
             };
-            let data = host.slots.take(&host.memory, completion.id, length);
-            return lane.receive_completed(completion, &data, &host.memory);
+            let ground = host.machine.ground();
+            let data = host.slots.take(ground, completion.id, length);
+            return lane.receive_completed(completion, &data, ground);
         }
         host.slots.loosen(completion.id);
         let state = self.connections[connection];
@@ -160,12 +163,12 @@ impl World {
     fn drain(&mut self, number: usize, connection: usize) -> Result<(), String> {
         let now = self.agenda.now();
         let host = &mut self.hosts[number];
-        if host.state(connection) != Some(State::ReadyToSend) {
+        if host.machine.state(connection) != Some(State::ReadyToSend) {
             return Ok(());
         }
         let mask = AttributeMask::SQD_ASYNC_NOTIFY;
         host.modify(now, connection, State::SendQueueDrained, mask)
-            .map_err(|error| format!("to SQD: {error:?}"))?;
+            .map_err(|error| format!("to SQD: {error}"))?;
         self.drains[number][connection] = Drain::Draining;
         self.trace.note(now, || {
             format!("host {number} drains connection {connection}")
@@ -178,13 +181,13 @@ impl World {
         let now = self.agenda.now();
         let host = &mut self.hosts[number];
         if self.drains[number][connection] != Drain::Drained
-            || host.state(connection) != Some(State::SendQueueDrained)
+            || host.machine.state(connection) != Some(State::SendQueueDrained)
         {
             return Ok(());
         }
         self.drains[number][connection] = Drain::Flowing;
         host.modify(now, connection, State::ReadyToSend, AttributeMask::empty())
-            .map_err(|error| format!("from SQD to RTS: {error:?}"))?;
+            .map_err(|error| format!("from SQD to RTS: {error}"))?;
         self.drive(number)
     }
 
@@ -214,7 +217,7 @@ impl World {
         for number in 0..2 {
             self.hosts[number]
                 .modify(now, connection, State::Error, AttributeMask::empty())
-                .map_err(|error| format!("to the error state: {error:?}"))?;
+                .map_err(|error| format!("to the error state: {error}"))?;
             self.drive(number)?;
         }
         if self.revivals_left > 0 {
@@ -242,13 +245,12 @@ impl World {
             .note(now, || format!("connection {connection} is made anew"));
         let as_another = self.rng.chance(500);
         for number in 0..2 {
-            self.hosts[number].renew(now, connection, as_another);
+            self.hosts[number].renew(now, connection, as_another)?;
             self.drains[number][connection] = Drain::Flowing;
         }
         self.connections[connection] = Connection::default();
         self.plan(connection);
-        self.connect(connection);
-        Ok(())
+        self.connect(connection)
     }
 
     /// Something happens to the memory of a lane.
@@ -259,7 +261,7 @@ impl World {
         let concerned = if calamity == Calamity::ReceivesUnmapped {
             let number = self.lanes[lane].to();
             let host = &mut self.hosts[number];
-            host.slots.unmap(&host.memory);
+            host.slots.unmap(host.machine.ground());
             host.receives_are_unmapped = true;
             (0..self.lanes.len())
                 .filter(|&other| self.lanes[other].to() == number)
@@ -270,7 +272,7 @@ impl World {
         for lane in concerned {
             let lane = &mut self.lanes[lane];
             let (here, there) = (&self.hosts[lane.from], &self.hosts[lane.to()]);
-            lane.suffer(calamity, &here.memory, &there.memory);
+            lane.suffer(calamity, here.machine.ground(), there.machine.ground());
             self.connections[lane.connection].is_flawed = true;
         }
     }

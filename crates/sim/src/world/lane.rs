@@ -1,19 +1,16 @@
 //! One direction of one connection: its plan, its memory, and what became of it so far.
 
-use engine::access::{Access, MemoryRange, PdId, Scope, Sge};
-use engine::model::ModelMemory;
+use engine::access::{Access, Sge};
 use engine::qp::{Operation, Payload, RemoteMemory, SendFlags, SendRequest};
-use engine::{Memory, Status, WorkCompletion};
-use wire::{MemoryKey, Qpn};
+use engine::{Status, WorkCompletion};
+use wire::MemoryKey;
 
 use crate::checker::grants::Canvas;
 use crate::checker::order::SendOrder;
 use crate::checker::visibility::Publication;
+use crate::ground::Ground;
 use crate::rng::Rng;
 use crate::workload::{Action, Calamity, Flaw, GUARD, Message, Plan, Scenario, Step};
-
-/// Protection domain of everything in this world.
-pub const PD: PdId = PdId(1);
 
 /// A region and where it starts.
 #[derive(Clone, Copy, Debug)]
@@ -26,10 +23,10 @@ pub struct Place {
 
 impl Place {
     /// Registers `bytes` at a random address that is a multiple of 8.
-    pub fn register(rng: &mut Rng, memory: &ModelMemory, bytes: Vec<u8>, access: Access) -> Self {
+    pub fn register(rng: &mut Rng, memory: &dyn Ground, bytes: Vec<u8>, access: Access) -> Self {
         let base = rng.bits() & 0x7fff_ffff_ffff_fff8;
         Self {
-            key: memory.register(PD, base, bytes, access),
+            key: memory.register(base, bytes, access),
             base,
         }
     }
@@ -77,8 +74,8 @@ impl Lane {
         rng: &mut Rng,
         scenario: &Scenario,
         (from, connection): (usize, usize),
-        here: &ModelMemory,
-        there: &ModelMemory,
+        here: &dyn Ground,
+        there: &dyn Ground,
         shared: Place,
     ) -> Self {
         let plan = Plan::random(rng, scenario);
@@ -91,11 +88,9 @@ impl Lane {
             | Access::REMOTE_ATOMIC;
         let zeros = vec![0; plan.layout.total() as usize];
         let target = Place::register(rng, there, zeros, remote);
-        let keys = |memory: &ModelMemory, action| {
+        let keys = |memory: &dyn Ground, action| {
             let steps = plan.steps.iter().filter(|step| step.action == action);
-            steps
-                .map(|_| memory.register_fast(PD, 0, vec![0; 8], remote))
-                .collect()
+            steps.map(|_| memory.register_fast(remote)).collect()
         };
         Self {
             from,
@@ -133,10 +128,10 @@ impl Lane {
     }
 
     /// Calls `post` with the next work request, if there is one; notes it if it was accepted.
-    pub fn post_next<E>(
+    pub fn post_next(
         &mut self,
-        post: impl FnOnce(&SendRequest<'_>) -> Result<(), E>,
-    ) -> Option<Result<(), E>> {
+        post: impl FnOnce(&SendRequest<'_>) -> Result<bool, String>,
+    ) -> Option<Result<bool, String>> {
         let number = self.order.posted();
         let step = self.plan.steps.get(number)?;
         let operation = self.operation(number, step);
@@ -155,7 +150,7 @@ impl Lane {
             flags: step.flags,
             payload,
         });
-        if posted.is_ok() {
+        if posted == Ok(true) {
             self.order.post(operation, step.length, step.flags);
         }
         Some(posted)
@@ -166,7 +161,7 @@ impl Lane {
         &mut self,
         number: usize,
         completion: &WorkCompletion,
-        memory: &ModelMemory,
+        memory: &dyn Ground,
     ) -> Result<Option<u64>, String> {
         self.order.complete(number, completion)?;
         let step = &self.plan.steps[number];
@@ -204,7 +199,7 @@ impl Lane {
         &mut self,
         completion: &WorkCompletion,
         data: &[u8],
-        memory: &ModelMemory,
+        memory: &dyn Ground,
     ) -> Result<(), String> {
         let number = self.received;
         let Some(message) = self.plan.messages.get(number) else {
@@ -228,7 +223,7 @@ impl Lane {
     }
 
     /// Something happens to the memory of the lane.
-    pub fn suffer(&mut self, calamity: Calamity, here: &ModelMemory, there: &ModelMemory) {
+    pub fn suffer(&mut self, calamity: Calamity, here: &dyn Ground, there: &dyn Ground) {
         self.calamity = Some(calamity);
         let length = self.plan.oracle.length();
         let freeze_from = |start: usize| {
@@ -254,7 +249,7 @@ impl Lane {
     }
 
     /// Looks at the flag and its data as a program does that polls memory.
-    pub fn watch(&mut self, memory: &ModelMemory) -> Result<(), String> {
+    pub fn watch(&mut self, memory: &dyn Ground) -> Result<(), String> {
         let layout = self.plan.layout;
         let flag = memory.read(self.target.key, layout.flag() as usize, 8);
         let flag = u64::from_le_bytes(first_8(&flag));
@@ -268,7 +263,7 @@ impl Lane {
     }
 
     /// Checks all memory of the lane at the end.
-    pub fn finish(&mut self, here: &ModelMemory, there: &ModelMemory) -> Result<(), String> {
+    pub fn finish(&mut self, here: &dyn Ground, there: &dyn Ground) -> Result<(), String> {
         let done = match self.order.failed() {
             Some((failed, _)) => failed,
             None => self.order.completed(),
@@ -460,7 +455,7 @@ impl Lane {
         bytes.copied().collect()
     }
 
-    fn result(&self, step: &Step, memory: &ModelMemory) -> Vec<u8> {
+    fn result(&self, step: &Step, memory: &dyn Ground) -> Vec<u8> {
         let start = step.pieces.first().map_or(0, |&(start, _)| start);
         memory.read(self.sink.key, start as usize, step.length as usize)
     }
@@ -479,7 +474,7 @@ impl Lane {
             .map_err(|byte| format!("READ {number} from {}: {byte:?}", at - GUARD))
     }
 
-    fn check_target(&self, done: usize, memory: &ModelMemory) -> Result<(), String> {
+    fn check_target(&self, done: usize, memory: &dyn Ground) -> Result<(), String> {
         let found = memory.read(self.target.key, 0, self.plan.oracle.length());
         self.plan
             .oracle
@@ -515,18 +510,11 @@ fn check_message(
     }
 }
 
-fn assert_invalid(memory: &ModelMemory, key: MemoryKey) -> Result<(), String> {
-    let scope = Scope {
-        pd: PD,
-        qpn: Qpn::default(),
-    };
-    let range = MemoryRange {
-        address: 0,
-        length: 1,
-    };
-    match memory.check(key, scope, range, Access::empty()) {
-        Ok(_) => Err(format!("key {key} is still valid")),
-        Err(_) => Ok(()),
+fn assert_invalid(memory: &dyn Ground, key: MemoryKey) -> Result<(), String> {
+    if memory.is_invalid(key) {
+        Ok(())
+    } else {
+        Err(format!("key {key} is still valid"))
     }
 }
 
