@@ -196,8 +196,8 @@ fn killed_process(world: &World) -> Result<()> {
         other
             .finish()
             .with_context(|| format!("beside a pair whose {end} was killed"))?;
-        // What it left ends with an error if it had sent something, or waits for an answer for ever,
-        // as over any RDMA device. Either way it can go, and its slot with it.
+        // What it left ends with an error if it had sent something, or waits for an answer for
+        // ever, as over any RDMA device. Either way it can go, and its slot with it.
         drop(broken);
         pingpong(world, &DEFAULT, &[]).context("afterwards")?;
     }
