@@ -124,6 +124,8 @@ fn needs_interface(address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use broker::link::{GidEntry, LinkKind};
     use wire::Mtu;
 
@@ -184,9 +186,9 @@ mod tests {
     #[test]
     fn a_real_link_local_address_keeps_its_interface() {
         let eth = link("rxe0", 7, true, &["fe80::1", "::ffff:10.0.0.1"]);
-        let path = resolve(&vector(0, "fe80::2"), &eth, &[eth.clone()]).expect("a neighbour");
+        let path = resolve(&vector(0, "fe80::2"), &eth, slice::from_ref(&eth)).expect("a neighbour");
         assert_eq!((path.interface, path.remote.to_string()), (7, "fe80::2".into()));
-        let path = resolve(&vector(1, "::ffff:10.0.0.2"), &eth, &[eth.clone()]).expect("a neighbour");
+        let path = resolve(&vector(1, "::ffff:10.0.0.2"), &eth, slice::from_ref(&eth)).expect("a neighbour");
         assert_eq!((path.interface, path.hop_limit), (0, 64));
     }
 

@@ -31,6 +31,8 @@ const ATOMIC_LENGTH: u32 = 8;
 /// `handle_request`.
 #[derive(Debug, Default)]
 pub struct Responder {
+    /// PSN of the first request of the connection.
+    first: Psn,
     /// ePSN: what the next new request must carry.
     pub(super) expected: Psn,
     /// Messages completed, 24 bits. spec: IBA 9.7.5
@@ -100,6 +102,7 @@ impl Responder {
     /// Starts at INIT to RTR.
     pub fn start(&mut self, first_psn: Psn, max_dest_rd_atomic: u8) {
         *self = Self {
+            first: first_psn,
             expected: first_psn,
             resources: Resources::with_capacity(max_dest_rd_atomic),
             ..Self::default()
@@ -135,7 +138,7 @@ impl Responder {
     /// Acknowledges once more all that was executed, which the standard allows at any time: the
     /// queue pair is about to go, and nobody will answer if the last acknowledgement was lost.
     pub fn repeat_acknowledgement<H: Host>(&mut self, common: &mut Common<H>) {
-        if self.expected != common.attributes.rq_psn {
+        if self.expected != self.first {
             self.acknowledge(common, self.expected.minus(1), Syndrome::ACK);
         }
     }
