@@ -63,7 +63,8 @@ impl Sandbox {
     }
 
     fn unshare() -> Vec<&'static str> {
-        let mut argv = vec!["unshare"];
+        // whoever ends xtask ends the sandbox, and --kill-child all that is in it
+        let mut argv = vec!["setpriv", "--pdeathsig", "KILL", "unshare"];
         if !is_root() {
             argv.push("--map-root-user");
         }
