@@ -5,8 +5,9 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -121,7 +122,7 @@ pub trait Running {
 /// A child process of ours.
 pub struct Local {
     child: Child,
-    output: PathBuf,
+    output: File,
     status: Option<ExitStatus>,
 }
 
@@ -137,14 +138,17 @@ impl Local {
             bail!("no program to start")
         };
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let output = folder.join(format!("{}-{number}.out", std::process::id()));
-        let file = File::create(&output).with_context(|| output.display().to_string())?;
+        let path = folder.join(format!("{}-{number}.out", std::process::id()));
+        let mut options = File::options();
+        let output = options.read(true).write(true).create_new(true).open(&path);
+        let output = output.with_context(|| path.display().to_string())?;
+        fs::remove_file(&path)?; // open it stays, and nothing is left behind
         let child = Command::new(program)
             .args(arguments)
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file)
+            .stdout(output.try_clone()?)
+            .stderr(output.try_clone()?)
             .spawn()
             .with_context(|| format!("cannot start {}", program.as_ref().display()))?;
         Ok(Self {
@@ -171,7 +175,13 @@ impl Local {
 
 impl Running for Local {
     fn output(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
+        let length = self.output.metadata().map_or(0, |file| file.len());
+        let mut bytes = vec![0; length as usize];
+        // at a position, because the file's own is where the child writes next
+        match self.output.read_exact_at(&mut bytes, 0) {
+            Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) => format!("(output cannot be read: {error})"),
+        }
     }
 
     fn ended(&mut self) -> Result<Option<Ended>> {
@@ -206,9 +216,7 @@ impl Running for Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // nothing can be done about a child that will not die, nor about a missing file
-        let _ = self.kill();
-        let _ = fs::remove_file(&self.output);
+        let _ = self.kill(); // nothing can be done about a child that will not die
     }
 }
 
