@@ -44,7 +44,8 @@ pub enum ConnectError {
     /// The broker's socket belongs to another user.
     #[error(
         "the softrdma broker at this address belongs to {}: root may use it with \
-         SOFTRDMA_BROKER_UID={uid}; else use a network namespace of your own, such as `unshare -rn`",
+         SOFTRDMA_BROKER_UID={uid}; else use a network namespace of your own, such as \
+         `unshare -rn`",
         describe_uid(*.uid)
     )]
     Stranger {

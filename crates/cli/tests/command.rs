@@ -215,8 +215,8 @@ fn links_follow_addresses_and_interfaces() {
         return;
     };
     let expected = "\
-link rxe0/1 state DOWN physical_state DISABLED netdev left 
-link rxe0/1 state ACTIVE physical_state LINK_UP netdev left 
+link rxe0/1 state DOWN physical_state DISABLED netdev left\x20
+link rxe0/1 state ACTIVE physical_state LINK_UP netdev left\x20
 \t\t\tactive_mtu:\t\t4096 (5)
 \t\t\tGID[  1]:\t\t::ffff:10.9.0.1, RoCE v2
 ";

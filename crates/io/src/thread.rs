@@ -11,10 +11,10 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Starts a thread that the program does not notice: no signal is delivered to it but those that its
-/// own instructions cause (blocked, a fault would kill the process instead of reaching a handler), it runs under
-/// the normal scheduler whatever the caller's class, on every processor (not only where the caller
-/// is pinned), and its timers have minimal slack.
+/// Starts a thread that the program does not notice: no signal is delivered to it but those that
+/// its own instructions cause (blocked, a fault would kill the process instead of reaching a
+/// handler), it runs under the normal scheduler whatever the caller's class, on every processor
+/// (not only where the caller is pinned), and its timers have minimal slack.
 ///
 /// # Errors
 /// `EAGAIN` when there are too many threads.

@@ -40,7 +40,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(&mut input, &mut output, true)?;
     drop(output); // its end of file tells the peer to look at its memory and finish
     print!("{}", std::io::read_to_string(input)?);
-    if peer.wait()?.success() { Ok(()) } else { Err("the peer failed".into()) }
+    if peer.wait()?.success() {
+        Ok(())
+    } else {
+        Err("the peer failed".into())
+    }
 }
 
 fn run(
@@ -51,12 +55,17 @@ fn run(
     let device = Device::open(DEVICE)?;
     let pd = device.protection_domain()?;
     let cq = device.completion_queue(256)?;
-    let region =
-        pd.register(vec![0; REGION_BYTES], Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let region = pd.register(
+        vec![0; REGION_BYTES],
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+    )?;
     let qp = pd.queue_pair(QueuePairOptions::rc(&cq).send_depth(128).receive_depth(16))?;
 
     let options = RcOptions::default();
-    let mine = Peer { endpoint: qp.endpoint(options.gid_index)?, region: region.remote() };
+    let mine = Peer {
+        endpoint: qp.endpoint(options.gid_index)?,
+        region: region.remote(),
+    };
     writeln!(output, "{}", serde_json::to_string(&mine)?)?;
     output.flush()?;
     let mut line = String::new();
@@ -69,14 +78,24 @@ fn run(
         input.read_line(&mut line)?;
         let mut greeting = [0; 5];
         region.copy_out(4096, &mut greeting)?;
-        println!("in the peer's memory: {:?}", String::from_utf8_lossy(&greeting));
-        return if &greeting == b"hello" { Ok(()) } else { Err("not what was written".into()) };
+        println!(
+            "in the peer's memory: {:?}",
+            String::from_utf8_lossy(&greeting)
+        );
+        return if &greeting == b"hello" {
+            Ok(())
+        } else {
+            Err("not what was written".into())
+        };
     }
 
     region.copy_in(0, b"hello")?;
     let mut batch = qp.batch(); // one lock, one run
     batch.write(region.slice(0..5)?, peer.region.at(0)).id(1);
-    batch.write(region.slice(0..5)?, peer.region.at(4096)).id(2).signaled();
+    batch
+        .write(region.slice(0..5)?, peer.region.at(4096))
+        .id(2)
+        .signaled();
     batch.post()?;
     let completions = cq.wait(Duration::from_secs(10));
     if completions.is_empty() {

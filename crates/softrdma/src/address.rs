@@ -48,13 +48,22 @@ impl LinkAddresses {
     fn socket_address(&self, gid: Gid) -> Option<(IpAddr, u32)> {
         let is_synthetic =
             !self.default_is_real && self.link.gid(0).is_some_and(|entry| entry.gid == gid);
-        let entry = self
-            .link
-            .gids
-            .iter()
-            .find(|entry| if is_synthetic { entry.index != 0 } else { entry.gid == gid })?;
+        let entry = self.link.gids.iter().find(|entry| {
+            if is_synthetic {
+                entry.index != 0
+            } else {
+                entry.gid == gid
+            }
+        })?;
         let address = entry.gid.ip();
-        Some((address, if needs_interface(address) { entry.ifindex } else { 0 }))
+        Some((
+            address,
+            if needs_interface(address) {
+                entry.ifindex
+            } else {
+                0
+            },
+        ))
     }
 }
 
@@ -75,7 +84,9 @@ pub fn resolve(
         return Err(Error::Invalid("the destination GID is zero"));
     }
     // a peer that is a link of this host, by whatever name
-    let here = others.iter().find_map(|link| link.socket_address(vector.dest));
+    let here = others
+        .iter()
+        .find_map(|link| link.socket_address(vector.dest));
     let (mut remote, interface) = match here {
         Some(address) => address,
         None => (vector.dest.ip(), 0),
@@ -100,14 +111,20 @@ pub fn resolve(
                 .find(|entry| entry.index != 0 && entry.gid.ip().is_ipv4() == local.is_ipv4())
         });
         remote = same_kind
-            .ok_or(Error::Invalid("source and destination GID are of different address families"))?
+            .ok_or(Error::Invalid(
+                "source and destination GID are of different address families",
+            ))?
             .gid
             .ip();
     }
     Ok(Path {
         local,
         remote,
-        interface: if needs_interface(remote) { source.ifindex.max(interface) } else { 0 },
+        interface: if needs_interface(remote) {
+            source.ifindex.max(interface)
+        } else {
+            0
+        },
         traffic_class: vector.traffic_class,
         hop_limit: HOP_LIMIT,
         flow_label: vector.flow_label & 0xf_ffff,
@@ -166,7 +183,12 @@ mod tests {
     }
 
     fn lo() -> LinkAddresses {
-        link("rxe_lo", 1, false, &["fe80::200:ff:fe00:0", "::ffff:127.0.0.1", "::1"])
+        link(
+            "rxe_lo",
+            1,
+            false,
+            &["fe80::200:ff:fe00:0", "::ffff:127.0.0.1", "::1"],
+        )
     }
 
     #[test]
@@ -180,15 +202,23 @@ mod tests {
     #[test]
     fn the_synthetic_gid_is_refused_towards_another_host() {
         let error = resolve(&vector(0, "fe80::5054:ff:fe77:2"), &lo(), &[lo()]);
-        assert!(matches!(error, Err(Error::SyntheticGid { .. })), "{error:?}");
+        assert!(
+            matches!(error, Err(Error::SyntheticGid { .. })),
+            "{error:?}"
+        );
     }
 
     #[test]
     fn a_real_link_local_address_keeps_its_interface() {
         let eth = link("rxe0", 7, true, &["fe80::1", "::ffff:10.0.0.1"]);
-        let path = resolve(&vector(0, "fe80::2"), &eth, slice::from_ref(&eth)).expect("a neighbour");
-        assert_eq!((path.interface, path.remote.to_string()), (7, "fe80::2".into()));
-        let path = resolve(&vector(1, "::ffff:10.0.0.2"), &eth, slice::from_ref(&eth)).expect("a neighbour");
+        let path =
+            resolve(&vector(0, "fe80::2"), &eth, slice::from_ref(&eth)).expect("a neighbour");
+        assert_eq!(
+            (path.interface, path.remote.to_string()),
+            (7, "fe80::2".into())
+        );
+        let path = resolve(&vector(1, "::ffff:10.0.0.2"), &eth, slice::from_ref(&eth))
+            .expect("a neighbour");
         assert_eq!((path.interface, path.hop_limit), (0, 64));
     }
 
@@ -199,6 +229,9 @@ mod tests {
             resolve(&vector(9, "::ffff:10.0.0.2"), &eth, &[]),
             Err(Error::EmptyGid(9))
         ));
-        assert!(matches!(resolve(&vector(1, "2001:db8::1"), &eth, &[]), Err(Error::Invalid(_))));
+        assert!(matches!(
+            resolve(&vector(1, "2001:db8::1"), &eth, &[]),
+            Err(Error::Invalid(_))
+        ));
     }
 }

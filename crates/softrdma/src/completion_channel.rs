@@ -1,5 +1,5 @@
-//! Where a program waits for completions: a descriptor that is readable while an event of one of the
-//! attached completion queues is queued. How it works: [`event_queue`](crate::event_queue).
+//! Where a program waits for completions: a descriptor that is readable while an event of one of
+//! the attached completion queues is queued. How it works: [`event_queue`](crate::event_queue).
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

@@ -1,10 +1,11 @@
-//! Completion queues: a ring behind a leaf lock, one-shot arming, and an overrun that is remembered.
+//! Completion queues: a ring behind a leaf lock, one-shot arming, and an overrun that is
+//! remembered.
 //!
 //! Sections to read first: IBA 11.4.2 (poll, request notification), 10.8.2 (overrun).
 //!
-//! A completion is appended and the arming looked at under one lock, so none can fall between a poll
-//! that found nothing and the arming that follows. The event itself is pushed after the lock was let
-//! go: it costs a system call, and a poller should not wait for that.
+//! A completion is appended and the arming looked at under one lock, so none can fall between a
+//! poll that found nothing and the arming that follows. The event itself is pushed after the lock
+//! was let go: it costs a system call, and a poller should not wait for that.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::qp::{AttributeMask, Attributes, Capabilities, SendRequest, State, Transport};
 use engine::qp::transition::check_modify;
+use engine::qp::{AttributeMask, Attributes, Capabilities, SendRequest, State, Transport};
 use engine::{Instant, PdId, QpView, ReceiveWqe, WorkCompletion};
 use tap::Tap;
 use wire::MemoryKey;
@@ -85,7 +85,11 @@ impl<N: Network> Core<N> {
         clock: Clock,
     ) -> Self {
         let engine = engine::Shard::new(engine::Config::for_slot(slot));
-        Self { memory, shard: Shard::new(slot, engine, network, tap, steering), clock }
+        Self {
+            memory,
+            shard: Shard::new(slot, engine, network, tap, steering),
+            clock,
+        }
     }
 
     /// Now, as this device has it.
@@ -109,8 +113,10 @@ impl<N: Network> Core<N> {
             receive_cq: Arc::clone(&spec.receive_cq),
             receives: Arc::clone(&receives),
         };
-        let qpn =
-            inner.engine.create_qp(options).map_err(|_| Error::NoRoom("queue pair"))?;
+        let qpn = inner
+            .engine
+            .create_qp(options)
+            .map_err(|_| Error::NoRoom("queue pair"))?;
         let queues = [spec.send_cq.attach(), spec.receive_cq.attach()];
         let front = Front::new(qpn, spec.capabilities, receives, spec.events, queues);
         let front = Arc::new(front);
@@ -244,7 +250,9 @@ impl<N: Network> Core<N> {
     /// # Errors
     /// [`Error::Invalid`] for a key that is not registered.
     pub fn deregister(&self, key: MemoryKey) -> Result<()> {
-        self.memory.deregister(key).map_err(|_| Error::Invalid("no region has this key"))?;
+        self.memory
+            .deregister(key)
+            .map_err(|_| Error::Invalid("no region has this key"))?;
         // spans live within a lock section: who takes the lock once has seen the last of them
         drop(self.shard.lock());
         Ok(())

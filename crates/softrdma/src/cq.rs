@@ -70,7 +70,8 @@ impl CompletionQueue {
         }
     }
 
-    /// One event for the next completion; with `solicited_only` for the next solicited one or error.
+    /// One event for the next completion; with `solicited_only` for the next solicited one or
+    /// error.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -111,12 +112,8 @@ impl CompletionQueue {
     /// after the timeout.
     pub fn wait(&self, timeout: Duration) -> Vec<Completion> {
         let deadline = std::time::Instant::now() + timeout;
-        let empty = WorkCompletion::success(
-            0,
-            engine::CompletionOpcode::Send,
-            0,
-            wire::Qpn::default(),
-        );
+        let empty =
+            WorkCompletion::success(0, engine::CompletionOpcode::Send, 0, wire::Qpn::default());
         let mut taken = [empty; BATCH];
         loop {
             let count = self.poll(&mut taken);
@@ -151,7 +148,11 @@ impl Completion {
     pub fn result(&self) -> std::result::Result<WorkCompletion, WorkError> {
         match self.0.status {
             Status::Success => Ok(self.0),
-            status => Err(WorkError { id: self.0.id, status, vendor: self.0.vendor_error }),
+            status => Err(WorkError {
+                id: self.0.id,
+                status,
+                vendor: self.0.vendor_error,
+            }),
         }
     }
 }

@@ -25,7 +25,10 @@ use crate::protection_domain::ProtectionDomain;
 /// # Errors
 /// A broker is there and cannot be talked to.
 pub fn devices() -> Result<Vec<LinkInfo>> {
-    let options = ConnectOptions { start: false, ..ConnectOptions::default() };
+    let options = ConnectOptions {
+        start: false,
+        ..ConnectOptions::default()
+    };
     match Client::connect(&options) {
         Ok(client) => client.links().map_err(Error::Call),
         Err(broker::client::ConnectError::NotRunning) => Ok(Vec::new()),
@@ -53,10 +56,13 @@ impl Device {
     /// [`Error::NoDevice`], [`Error::Broker`].
     pub fn open(name: &str) -> Result<Self> {
         let process = Process::current()?;
-        let link = process.broker.link(name).map_err(|error| match error.errno() {
-            libc::ENODEV => Error::NoDevice(name.to_owned()),
-            _ => Error::Call(error),
-        })?;
+        let link = process
+            .broker
+            .link(name)
+            .map_err(|error| match error.errno() {
+                libc::ENODEV => Error::NoDevice(name.to_owned()),
+                _ => Error::Call(error),
+            })?;
         if link.kind != LinkKind::Rxe {
             return Err(Error::Unsupported("a link of this type"));
         }
@@ -184,7 +190,10 @@ impl Device {
 
 impl Context {
     pub(crate) fn link(&self) -> LinkInfo {
-        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.link
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The link as it is now; the last known state if it was deleted.
@@ -227,7 +236,11 @@ impl Context {
         let port = u64::from(1_u8);
         if changes.port_state {
             let is_active = link.port_state() == broker::link::PortState::Active;
-            let kind = if is_active { EventKind::PortActive } else { EventKind::PortError };
+            let kind = if is_active {
+                EventKind::PortActive
+            } else {
+                EventKind::PortError
+            };
             self.events.push(kind, port);
         }
         if changes.gids {
@@ -279,5 +292,8 @@ fn addresses(link: LinkInfo) -> LinkAddresses {
             })
         })
     });
-    LinkAddresses { link, default_is_real }
+    LinkAddresses {
+        link,
+        default_is_real,
+    }
 }

@@ -3,12 +3,12 @@
 //! with nothing but a cookie in each event.
 //!
 //! The descriptor is an eventfd that counts as a semaphore: one read is one event, and it is
-//! readable exactly while an event is queued. Reading, which may block and may be cancelled, is done
-//! by the caller, outside of this crate; then [`Events::pop`] gives what the token stood for. The
-//! program may set `O_NONBLOCK`: nothing here reads without saying "do not wait" itself.
+//! readable exactly while an event is queued. Reading, which may block and may be cancelled, is
+//! done by the caller, outside of this crate; then [`Events::pop`] gives what the token stood for.
+//! The program may set `O_NONBLOCK`: nothing here reads without saying "do not wait" itself.
 //!
-//! Each event that was given must be acknowledged. Destroying an object takes back its queued events
-//! and waits for the rest: afterwards no event can name it.
+//! Each event that was given must be acknowledged. Destroying an object takes back its queued
+//! events and waits for the rest: afterwards no event can name it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSliceMut;
@@ -161,9 +161,9 @@ impl<K: Copy> Events<K> {
         }
     }
 
-    /// An object goes away: takes back its queued events and waits until every one that was given is
-    /// acknowledged. Blocks for as long as the program likes; hold no lock. No event of the object
-    /// may be pushed any more.
+    /// An object goes away: takes back its queued events and waits until every one that was given
+    /// is acknowledged. Blocks for as long as the program likes; hold no lock. No event of the
+    /// object may be pushed any more.
     pub fn retire(&self, cookie: u64) {
         let mut inner = self.lock();
         let before = inner.queue.len();

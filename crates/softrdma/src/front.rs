@@ -1,8 +1,8 @@
 //! The side of a queue pair that programs touch without the shard's lock: its send ring, its
 //! receive queue, a copy of its state.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use engine::qp::{Capabilities, Operation, Payload, PostError, SendRequest, State};
 use engine::{AsyncEvent, QpIndex, ReceiveWqe};
@@ -83,8 +83,8 @@ impl Front {
         self.cookie.store(cookie, Ordering::Relaxed);
     }
 
-    /// Queues a send. When the ring seems full, `settle` takes it over into the engine and tells the
-    /// ring what is really outstanding.
+    /// Queues a send. When the ring seems full, `settle` takes it over into the engine and tells
+    /// the ring what is really outstanding.
     pub(crate) fn queue_send(
         &self,
         request: &SendRequest<'_>,
@@ -95,13 +95,17 @@ impl Front {
             return Ok(());
         }
         settle();
-        self.sends.push(request).map_err(|_| Error::Post(PostError::QueueFull))
+        self.sends
+            .push(request)
+            .map_err(|_| Error::Post(PostError::QueueFull))
     }
 
     /// What can be said of a send without the engine. spec: IBA 11.4.1.1
     fn check_send(&self, request: &SendRequest<'_>) -> std::result::Result<(), PostError> {
         match self.state() {
-            State::Reset | State::Init | State::ReadyToReceive => return Err(PostError::WrongState),
+            State::Reset | State::Init | State::ReadyToReceive => {
+                return Err(PostError::WrongState);
+            }
             _ => {}
         }
         let brings_back = matches!(
@@ -146,8 +150,8 @@ impl Front {
         self.receives.post(wqe).map_err(|_| Error::ReceiveQueueFull)
     }
 
-    /// Gives what was posted to the engine, in order. Within the shard's lock; `scratch` is kept for
-    /// its memory.
+    /// Gives what was posted to the engine, in order. Within the shard's lock; `scratch` is kept
+    /// for its memory.
     pub(crate) fn hand_over(
         &self,
         engine: &mut engine::Shard<DeviceHost>,

@@ -13,10 +13,10 @@
 //! | module | what |
 //! |---|---|
 //! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`] | the API |
-//! | [`core`] | memory and a shard, without globals and threads: runs on sockets and in simulation |
+//! | [`core`] | memory and a shard, no globals, no threads: on sockets and in simulation |
 //! | [`shard`] | the lock section: engine, sealing, tap, network |
 //! | [`front`], [`ring`], [`receive_queue`] | what posting touches without that lock |
-//! | [`completion_queue`], [`completion_channel`], [`event_queue`] | what polling and waiting touch |
+//! | [`completion_queue`], [`completion_channel`], [`event_queue`] | polling and waiting |
 //! | [`memory`] | registered memory: keys, and access that cannot kill the process |
 //! | [`run`], [`seal`] | packets to datagrams |
 //! | [`network`], [`steer`] | sockets; packets that reached the wrong process |
@@ -54,6 +54,7 @@ pub use broker::link::{GidEntry, LinkInfo, PhysicalState, PortState};
 pub use completion_channel::CompletionChannel;
 pub use cq::{Completion, CompletionQueue, WorkError};
 pub use device::{Device, devices};
+pub use engine::QpView;
 pub use engine::qp::{
     AttributeMask, Attributes, Capabilities, Operation, Payload, PostError, RemoteMemory,
     SendFlags, SendRequest, State,
@@ -65,5 +66,4 @@ pub use protection_domain::{MemoryRegion, ProtectionDomain, Region, RemoteRegion
 pub use queue_pair::{
     Batch, BatchError, Endpoint, Posting, QueuePair, QueuePairOptions, RcOptions,
 };
-pub use engine::QpView;
 pub use wire::{Gid, MemoryKey, Mtu, PKey, Psn, Qpn};

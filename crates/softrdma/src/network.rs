@@ -141,9 +141,20 @@ impl UdpNetwork {
     }
 
     fn key(&mut self, path: &Path, dest: Qpn) -> TransmitKey {
-        let is_local = *self.local.entry(path.remote).or_insert_with(|| is_own_address(path));
-        let slot = if is_local { dest.slot() } else { dest.slot() % FOREIGN_SOCKETS };
-        TransmitKey { family: Family::of(path.remote), is_local, slot }
+        let is_local = *self
+            .local
+            .entry(path.remote)
+            .or_insert_with(|| is_own_address(path));
+        let slot = if is_local {
+            dest.slot()
+        } else {
+            dest.slot() % FOREIGN_SOCKETS
+        };
+        TransmitKey {
+            family: Family::of(path.remote),
+            is_local,
+            slot,
+        }
     }
 
     fn socket(&mut self, path: &Path, dest: Qpn) -> Result<&SendSocket, Errno> {
@@ -183,8 +194,12 @@ impl Network for UdpNetwork {
     }
 
     fn receive(&mut self, into: &mut RxBuffer) -> Result<bool, Errno> {
-        let Some(socket) = &mut self.receive else { return Ok(false) };
-        let Some(received) = socket.receive(&mut into.bytes)? else { return Ok(false) };
+        let Some(socket) = &mut self.receive else {
+            return Ok(false);
+        };
+        let Some(received) = socket.receive(&mut into.bytes)? else {
+            return Ok(false);
+        };
         into.length = received.length;
         into.segment_size = received.segment_size;
         into.source_port = received.source.port();

@@ -62,8 +62,11 @@ impl Process {
     }
 
     fn start() -> Result<Arc<Self>> {
-        let options =
-            ConnectOptions { subscribe: true, library: own_library(), ..Default::default() };
+        let options = ConnectOptions {
+            subscribe: true,
+            library: own_library(),
+            ..Default::default()
+        };
         let broker = Client::connect(&options)?;
         let wake = Wake::new().map_err(system("make an eventfd"))?;
         let process = Arc::new(Self {
@@ -95,7 +98,11 @@ impl Process {
         if self.generation != io::fork::generation() {
             return Err(Error::Forked);
         }
-        if self.is_dead() { Err(Error::DeviceFatal) } else { Ok(()) }
+        if self.is_dead() {
+            Err(Error::DeviceFatal)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the broker is gone.
@@ -113,7 +120,10 @@ impl Process {
         if let Some(core) = self.core.get() {
             return Ok(core);
         }
-        let _making = self.making_core.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = self
+            .making_core
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if self.core.get().is_none() {
             let core = self.make_core()?;
             // the mutex makes this the only one who sets it
@@ -127,7 +137,10 @@ impl Process {
         let tap = Tap::new(fault_plan()?);
         let lease = self.broker.lease_slot().map_err(Error::Call)?;
         let guards = [&lease.receive, &lease.steer].map(|fd| ClosedInChild::new(fd.as_fd()));
-        self.inherited_sockets.lock().unwrap_or_else(PoisonError::into_inner).extend(guards);
+        self.inherited_sockets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(guards);
         let slot = lease.slot;
         let names: Vec<String> = (0..=u8::MAX).map(|slot| lease.steer_name(slot)).collect();
         let name_of = Box::new(move |slot: u8| names[usize::from(slot)].clone());
@@ -182,12 +195,20 @@ impl Process {
             let now = core.now();
             let mut inner = core.shard.lock();
             inner.network.close();
-            self.inherited_sockets.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.inherited_sockets
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clear();
             for (index, front) in inner.fronts.clone() {
-                let attributes = Attributes { state: State::Error, ..Attributes::default() };
+                let attributes = Attributes {
+                    state: State::Error,
+                    ..Attributes::default()
+                };
                 let to_error = AttributeMask::STATE;
                 // a queue pair in RESET has nothing to flush and stays there
-                let _ = inner.engine.modify_qp(now, index, &attributes, to_error, &core.memory);
+                let _ = inner
+                    .engine
+                    .modify_qp(now, index, &attributes, to_error, &core.memory);
                 front.set_state(State::Error);
             }
             inner.deliver_events();
@@ -200,7 +221,9 @@ impl Process {
 
 /// The plan of `SOFTRDMA_FAULTS`, if it is set.
 fn fault_plan() -> Result<Option<FaultPlan>> {
-    let Some(text) = std::env::var_os(FAULTS_VARIABLE) else { return Ok(None) };
+    let Some(text) = std::env::var_os(FAULTS_VARIABLE) else {
+        return Ok(None);
+    };
     let text = text.to_string_lossy();
     if text.trim().is_empty() {
         return Ok(None);

@@ -79,7 +79,9 @@ impl Thread {
                 return;
             }
             let now = io::clock::now_ns();
-            process.wakes_at_ns.store(now.saturating_add(timeout_ns), Ordering::SeqCst);
+            process
+                .wakes_at_ns
+                .store(now.saturating_add(timeout_ns), Ordering::SeqCst);
             process.is_watching.store(is_blocking, Ordering::SeqCst);
             if !is_blocking && process.watched.load(Ordering::SeqCst) > 0 {
                 // a completion queue was armed between the look and the store
@@ -93,7 +95,9 @@ impl Thread {
             if self.poller.wait(&mut events, Some(timeout_ns)).is_err() {
                 return;
             }
-            let Some(process) = self.process.upgrade() else { return };
+            let Some(process) = self.process.upgrade() else {
+                return;
+            };
             process.wakes_at_ns.store(0, Ordering::Relaxed);
             for ready in events.iter() {
                 match ready.token {
@@ -110,7 +114,9 @@ impl Thread {
     /// Serves if it is our turn, and says how to wait.
     fn round(&mut self, process: &Process) -> Sleep {
         let Some(core) = process.core() else {
-            return Sleep::Until { nanoseconds: IDLE_NS };
+            return Sleep::Until {
+                nanoseconds: IDLE_NS,
+            };
         };
         let watched = process.watched.load(Ordering::SeqCst) > 0;
         let mut last_packet = core.now();
@@ -126,7 +132,9 @@ impl Thread {
                 }
                 return Sleep::For(self.glance_ns);
             }
-            let Some(served) = core.serve() else { return Sleep::For(CONTENDED_NS) };
+            let Some(served) = core.serve() else {
+                return Sleep::For(CONTENDED_NS);
+            };
             if served.packets > 0 {
                 (last_packet, found_any) = (now, true);
                 continue;
@@ -136,17 +144,23 @@ impl Thread {
                 continue;
             }
             self.glance_ns = GLANCE_MIN_NS;
-            let nanoseconds = served
-                .deadline
-                .map_or(IDLE_NS, |deadline| deadline.since(core.now()).as_nanos() as u64);
-            return Sleep::Until { nanoseconds: nanoseconds.min(IDLE_NS) };
+            let nanoseconds = served.deadline.map_or(IDLE_NS, |deadline| {
+                deadline.since(core.now()).as_nanos() as u64
+            });
+            return Sleep::Until {
+                nanoseconds: nanoseconds.min(IDLE_NS),
+            };
         }
     }
 
     /// Whether a deadline before `wakes_at_ns` came up since it was asked for.
     fn has_work_due(&self, process: &Process, wakes_at_ns: u64) -> bool {
-        let Some(core) = process.core() else { return false };
-        let Some(inner) = core.shard.try_lock() else { return true };
+        let Some(core) = process.core() else {
+            return false;
+        };
+        let Some(inner) = core.shard.try_lock() else {
+            return true;
+        };
         inner
             .next_deadline(core.now())
             .is_some_and(|deadline| deadline.as_nanos() + GLANCE_MIN_NS < wakes_at_ns)
@@ -154,14 +168,20 @@ impl Thread {
 
     /// Arms what the coming sleep listens to: the sockets only when it is our turn to serve.
     fn arm(&mut self, process: &Process, with_sockets: bool) -> Result<(), io::Errno> {
-        self.poller.arm(process.broker.as_fd(), BROKER, Interest::READ)?;
-        self.poller.arm(process.wake.as_fd(), WAKE, Interest::READ)?;
-        let Some(core) = process.core() else { return Ok(()) };
+        self.poller
+            .arm(process.broker.as_fd(), BROKER, Interest::READ)?;
+        self.poller
+            .arm(process.wake.as_fd(), WAKE, Interest::READ)?;
+        let Some(core) = process.core() else {
+            return Ok(());
+        };
         if !with_sockets {
             return Ok(());
         }
         let inner = core.shard.lock();
-        let Some(receive) = inner.network.receive_fd() else { return Ok(()) };
+        let Some(receive) = inner.network.receive_fd() else {
+            return Ok(());
+        };
         let steer = inner.steering_fd();
         if !self.has_sockets {
             self.poller.add_disarmed(receive, RECEIVE)?;

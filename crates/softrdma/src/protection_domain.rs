@@ -45,7 +45,10 @@ impl ProtectionDomain {
         // before it gives them back or frees them.
         let raw = unsafe { self.register_raw(address, length, address, access) };
         match raw {
-            Ok(raw) => Ok(Region { raw: Some(raw), bytes }),
+            Ok(raw) => Ok(Region {
+                raw: Some(raw),
+                bytes,
+            }),
             Err(error) => {
                 drop(std::mem::ManuallyDrop::into_inner(bytes));
                 Err(error)
@@ -72,10 +75,18 @@ impl ProtectionDomain {
         let process = &self.0.context.process;
         process.check()?;
         // SAFETY: the caller's promise.
-        let registered =
-            unsafe { process.memory.register(self.0.id, address, length, iova, access) };
+        let registered = unsafe {
+            process
+                .memory
+                .register(self.0.id, address, length, iova, access)
+        };
         let registration = registered.map_err(Error::Register)?;
-        Ok(MemoryRegion { pd: Arc::clone(&self.0), key: registration.key, iova, length })
+        Ok(MemoryRegion {
+            pd: Arc::clone(&self.0),
+            key: registration.key,
+            iova,
+            length,
+        })
     }
 
     /// Makes a queue pair in RESET.
@@ -148,7 +159,11 @@ impl Region {
     /// What a peer needs to reach it, to be sent over any side channel.
     pub fn remote(&self) -> RemoteRegion {
         let raw = self.raw();
-        RemoteRegion { address: raw.iova, length: raw.length, key: raw.key.0 }
+        RemoteRegion {
+            address: raw.iova,
+            length: raw.length,
+            key: raw.key.0,
+        }
     }
 
     /// Part of it, for a work request.
@@ -166,11 +181,17 @@ impl Region {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => self.bytes.len(),
         };
-        let length = end.checked_sub(start).and_then(|length| u32::try_from(length).ok());
+        let length = end
+            .checked_sub(start)
+            .and_then(|length| u32::try_from(length).ok());
         match length {
             Some(length) if end <= self.bytes.len() => {
                 let raw = self.raw();
-                Ok(Sge { address: raw.iova + start as u64, length, key: raw.key })
+                Ok(Sge {
+                    address: raw.iova + start as u64,
+                    length,
+                    key: raw.key,
+                })
             }
             _ => Err(Error::Invalid("the slice is not inside the region")),
         }
@@ -182,7 +203,9 @@ impl Region {
     /// [`Error::Invalid`] if they do not fit.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let grant = self.check(offset, bytes.len())?;
-        self.memory().place(&grant, 0, bytes, true).map_err(|_| Error::BadAddress)
+        self.memory()
+            .place(&grant, 0, bytes, true)
+            .map_err(|_| Error::BadAddress)
     }
 
     /// Copies from the region at `offset` into `bytes`.
@@ -192,8 +215,12 @@ impl Region {
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let grant = self.check(offset, bytes.len())?;
         let length = u32::try_from(bytes.len()).map_err(|_| Error::Invalid("over 4 GiB"))?;
-        let span = grant.span(0, length).ok_or(Error::Invalid("outside the region"))?;
-        self.memory().gather(&span, bytes).map_err(|_| Error::BadAddress)
+        let span = grant
+            .span(0, length)
+            .ok_or(Error::Invalid("outside the region"))?;
+        self.memory()
+            .gather(&span, bytes)
+            .map_err(|_| Error::BadAddress)
     }
 
     /// Ends the registration and gives the bytes back.
@@ -210,9 +237,14 @@ impl Region {
 
     fn check(&self, offset: usize, length: usize) -> Result<engine::Grant> {
         let raw = self.raw();
-        let scope = Scope { pd: raw.pd.id, qpn: Qpn::default() };
-        let range =
-            MemoryRange { address: raw.iova.wrapping_add(offset as u64), length: length as u64 };
+        let scope = Scope {
+            pd: raw.pd.id,
+            qpn: Qpn::default(),
+        };
+        let range = MemoryRange {
+            address: raw.iova.wrapping_add(offset as u64),
+            length: length as u64,
+        };
         self.memory()
             .check(raw.key, scope, range, Access::empty())
             .map_err(|_| Error::Invalid("the range is not inside the region"))
@@ -240,6 +272,9 @@ pub struct RemoteRegion {
 impl RemoteRegion {
     /// The memory from `offset` on.
     pub fn at(&self, offset: u64) -> RemoteMemory {
-        RemoteMemory { address: self.address.wrapping_add(offset), key: MemoryKey(self.key) }
+        RemoteMemory {
+            address: self.address.wrapping_add(offset),
+            key: MemoryKey(self.key),
+        }
     }
 }

@@ -141,7 +141,12 @@ impl QueuePair {
             events: Arc::clone(&pd.0.context.events),
         })?;
         let first_psn = random_psn();
-        Ok(Self { pd: Arc::clone(&pd.0), front, first_psn, address: Mutex::default() })
+        Ok(Self {
+            pd: Arc::clone(&pd.0),
+            front,
+            first_psn,
+            address: Mutex::default(),
+        })
     }
 
     fn process(&self) -> &Process {
@@ -180,7 +185,11 @@ impl QueuePair {
         let index = u16::from(gid_index);
         let link = self.pd.context.link();
         let gid = link.gid(index).ok_or(Error::EmptyGid(index))?.gid;
-        Ok(Endpoint { qpn: self.qpn().get(), psn: self.first_psn.get(), gid: gid.0 })
+        Ok(Endpoint {
+            qpn: self.qpn().get(),
+            psn: self.first_psn.get(),
+            gid: gid.0,
+        })
     }
 
     /// Takes the queue pair from RESET to RTS, connected to `peer`.
@@ -200,7 +209,8 @@ impl QueuePair {
             max_rd_atomic: options.max_rd_atomic,
             max_dest_rd_atomic: options.max_rd_atomic,
             min_rnr_timer: options.min_rnr_timer,
-            dest_qpn: Qpn::new(peer.qpn).ok_or(Error::Invalid("the peer's QPN has over 24 bits"))?,
+            dest_qpn: Qpn::new(peer.qpn)
+                .ok_or(Error::Invalid("the peer's QPN has over 24 bits"))?,
             ..Attributes::default()
         };
         let address = AddressVector {
@@ -211,7 +221,10 @@ impl QueuePair {
         };
         use AttributeMask as Mask;
         let steps = [
-            (State::Init, Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS),
+            (
+                State::Init,
+                Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS,
+            ),
             (
                 State::ReadyToReceive,
                 Mask::ADDRESS_VECTOR
@@ -231,7 +244,14 @@ impl QueuePair {
             ),
         ];
         for (state, mask) in steps {
-            self.modify(&Attributes { state, ..attributes }, &address, Mask::STATE | mask)?;
+            self.modify(
+                &Attributes {
+                    state,
+                    ..attributes
+                },
+                &address,
+                Mask::STATE | mask,
+            )?;
         }
         Ok(())
     }
@@ -253,7 +273,9 @@ impl QueuePair {
         if mask.contains(AttributeMask::PATH_MTU)
             && attributes.path_mtu > self.pd.context.link().active_mtu
         {
-            return Err(Error::Invalid("the path MTU is larger than the link's active MTU"));
+            return Err(Error::Invalid(
+                "the path MTU is larger than the link's active MTU",
+            ));
         }
         if mask.contains(AttributeMask::ADDRESS_VECTOR) {
             core.check_modify(&self.front, &attributes, mask)?;
@@ -278,7 +300,10 @@ impl QueuePair {
             return Err(Error::Forked);
         }
         let view = self.core()?.query(&self.front).ok_or(Error::DeviceFatal)?;
-        Ok((view, *self.address.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok((
+            view,
+            *self.address.lock().unwrap_or_else(PoisonError::into_inner),
+        ))
     }
 
     /// Posts one send work request.
@@ -318,7 +343,13 @@ impl QueuePair {
         if io::fork::generation() != self.process().generation() {
             return Err(Error::Forked);
         }
-        self.core()?.post_receive(&self.front, ReceiveWqe { id, sges: sges.into() })
+        self.core()?.post_receive(
+            &self.front,
+            ReceiveWqe {
+                id,
+                sges: sges.into(),
+            },
+        )
     }
 
     /// Copies memory of the program for an inline send.
@@ -326,12 +357,18 @@ impl QueuePair {
     /// # Errors
     /// [`Error::BadAddress`] if it is not mapped.
     pub fn copy_inline(&self, address: u64, into: &mut [u8]) -> Result<()> {
-        self.process().memory.copy_in(address, into).map_err(|_| Error::BadAddress)
+        self.process()
+            .memory
+            .copy_in(address, into)
+            .map_err(|_| Error::BadAddress)
     }
 
     /// A batch of sends: one lock, one run where sizes allow.
     pub fn batch(&self) -> Batch<'_> {
-        Batch { qp: self, requests: Vec::new() }
+        Batch {
+            qp: self,
+            requests: Vec::new(),
+        }
     }
 }
 
@@ -414,7 +451,14 @@ impl Batch<'_> {
         compare: u64,
         swap: u64,
     ) -> Posting<'_> {
-        self.add(Operation::CompareSwap { remote, compare, swap }, result)
+        self.add(
+            Operation::CompareSwap {
+                remote,
+                compare,
+                swap,
+            },
+            result,
+        )
     }
 
     /// Adds a FETCH and ADD; the old value comes to `result`.
@@ -423,7 +467,12 @@ impl Batch<'_> {
     }
 
     fn add(&mut self, operation: Operation, sge: Sge) -> Posting<'_> {
-        let request = BatchedRequest { id: 0, operation, flags: SendFlags::empty(), sge };
+        let request = BatchedRequest {
+            id: 0,
+            operation,
+            flags: SendFlags::empty(),
+            sge,
+        };
         self.requests.push(request);
         // ok: pushed on the line above
         Posting(self.requests.last_mut().expect("just pushed"))

@@ -3,8 +3,8 @@
 //!
 //! A work request that was accepted here must never be refused by the engine, so the bound covers
 //! both: requests in the ring and in the engine's send queue. Only who serves the shard changes the
-//! latter, and tells it at the end of its section ([`SendRing::settle`]); in between the bound is on
-//! the safe side.
+//! latter, and tells it at the end of its section ([`SendRing::settle`]); in between the bound is
+//! on the safe side.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,9 +1,9 @@
 //! Which packets share a datagram. Every datagram handed to the kernel costs the same whatever its
 //! size, so filling them is everything.
 //!
-//! One segmented send carries equal packets and a last one that may be shorter. Hence: equal packets
-//! of different messages and queue pairs share a run, a shorter packet ends it, and a First (longer
-//! than the Middle behind it by its RETH) makes a run of two. All go along one path to one
+//! One segmented send carries equal packets and a last one that may be shorter. Hence: equal
+//! packets of different messages and queue pairs share a run, a shorter packet ends it, and a First
+//! (longer than the Middle behind it by its RETH) makes a run of two. All go along one path to one
 //! destination slot: the receiver's kernel steers a run by its first packet alone.
 
 use engine::PacketOut;

@@ -1,9 +1,9 @@
-//! From packets that are headers and spans to finished bytes: payload is copied once, and the ICRC is
-//! computed over the copy.
+//! From packets that are headers and spans to finished bytes: payload is copied once, and the ICRC
+//! is computed over the copy.
 //!
-//! Memory that its program changes at any moment is thus no problem: what the checksum covers is what
-//! leaves. The ICRC also covers the IPv4 identification, which the kernel sets to k for segment k of
-//! a send and to 0 for a packet that is sent alone. Read first: [`wire::icrc`].
+//! Memory that its program changes at any moment is thus no problem: what the checksum covers is
+//! what leaves. The ICRC also covers the IPv4 identification, which the kernel sets to k for
+//! segment k of a send and to 0 for a packet that is sent alone. Read first: [`wire::icrc`].
 //!
 //! The other direction, checking what arrived, is in `verify.rs`.
 
@@ -54,8 +54,8 @@ pub struct SealFault {
 }
 
 impl Sealer {
-    /// Finishes the packets of `range`, which [`next_run`](crate::run::next_run) chose: they leave in
-    /// one send along `path` from `source_port`.
+    /// Finishes the packets of `range`, which [`next_run`](crate::run::next_run) chose: they leave
+    /// in one send along `path` from `source_port`.
     ///
     /// # Errors
     /// [`SealFault`] names the first packet whose payload could not be copied.
@@ -96,8 +96,8 @@ impl Sealer {
         })
     }
 
-    /// Whether the ICRC of a received packet is right, for an IPv4 identification that its sender can
-    /// have used.
+    /// Whether the ICRC of a received packet is right, for an IPv4 identification that its sender
+    /// can have used.
     pub fn verify(&mut self, meta: &PathMeta, source_port: u16, packet: &[u8]) -> bool {
         self.flows.verify(meta, source_port, packet)
     }

@@ -159,7 +159,10 @@ impl<N: Network> Shard<N> {
         if front.announced.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(front.index());
+        self.pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(front.index());
         self.has_pending.store(true, Ordering::SeqCst);
     }
 
@@ -178,12 +181,7 @@ impl<N: Network> Shard<N> {
 
     /// One lock section: what was posted, what arrived, what is due, what must leave.
     /// Returns how many packets arrived.
-    pub fn serve_locked(
-        &self,
-        inner: &mut Inner<N>,
-        now: Instant,
-        memory: &MemoryTable,
-    ) -> usize {
+    pub fn serve_locked(&self, inner: &mut Inner<N>, now: Instant, memory: &MemoryTable) -> usize {
         self.take_pending(inner);
         let packets = inner.receive(now, memory);
         inner.engine.handle_timeout(now, memory);
@@ -198,7 +196,10 @@ impl<N: Network> Shard<N> {
         let mut served = {
             let mut inner = self.try_lock()?;
             let packets = self.serve_locked(&mut inner, now, memory);
-            Served { packets, deadline: inner.next_deadline(now) }
+            Served {
+                packets,
+                deadline: inner.next_deadline(now),
+            }
         };
         // somebody may have posted while the lock was held and gone away
         if let Some(deadline) = self.transmit_pending(now, memory) {
@@ -212,8 +213,8 @@ impl<N: Network> Shard<N> {
         self.last_poll_ns.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Takes note of a poll that found something or nothing, and says for how many nanoseconds polls
-    /// have been finding nothing.
+    /// Takes note of a poll that found something or nothing, and says for how many nanoseconds
+    /// polls have been finding nothing.
     pub fn idle_for(&self, now: Instant, is_idle: bool) -> u64 {
         if !is_idle {
             self.idle_since_ns.store(0, Ordering::Relaxed);
@@ -240,7 +241,9 @@ impl<N: Network> Shard<N> {
         let announced =
             std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
         for index in announced {
-            let Some(front) = inner.fronts.get(&index).cloned() else { continue };
+            let Some(front) = inner.fronts.get(&index).cloned() else {
+                continue;
+            };
             // before the ring is emptied: a post that comes now announces itself again
             front.announced.store(false, Ordering::Release);
             inner.hand_over(&front);
@@ -263,8 +266,14 @@ impl<N: Network> Inner<N> {
         let blocked = (!self.blocked.is_empty())
             .then(|| Instant::from_nanos(now.as_nanos() + BLOCKED_RETRY_NS));
         let delayed = self.delayed.next_deadline().map(Instant::from_nanos);
-        let arrivals = self.delayed_arrivals.next_deadline().map(Instant::from_nanos);
-        [self.engine.next_deadline(), delayed, arrivals, blocked].into_iter().flatten().min()
+        let arrivals = self
+            .delayed_arrivals
+            .next_deadline()
+            .map(Instant::from_nanos);
+        [self.engine.next_deadline(), delayed, arrivals, blocked]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Gives what was posted to the engine.
@@ -343,7 +352,11 @@ impl<N: Network> Inner<N> {
                 self.check(now, &damaged, &meta, port, memory);
             }
             Verdict::Delay { until_ns } => {
-                let arrival = Arrival { bytes: bytes.to_vec(), meta, source_port: port };
+                let arrival = Arrival {
+                    bytes: bytes.to_vec(),
+                    meta,
+                    source_port: port,
+                };
                 if self.delayed_arrivals.push(until_ns, arrival).is_err() {
                     self.tap.dropped(DropReason::FaultInjected);
                 }
@@ -356,7 +369,13 @@ impl<N: Network> Inner<N> {
         let mut packets = 0;
         while let Some(arrival) = self.delayed_arrivals.pop_due(now.as_nanos()) {
             packets += 1;
-            self.check(now, &arrival.bytes, &arrival.meta, arrival.source_port, memory);
+            self.check(
+                now,
+                &arrival.bytes,
+                &arrival.meta,
+                arrival.source_port,
+                memory,
+            );
         }
         packets
     }
@@ -459,7 +478,7 @@ impl<N: Network> Inner<N> {
                         packet.origin.qp == origin.qp
                             && packet.origin.is_response == origin.is_response
                     });
-                                    }
+                }
                 Err(RunFault::GsoRefused) => self.without_gso.push(path),
             }
         }
@@ -468,7 +487,11 @@ impl<N: Network> Inner<N> {
     /// How many packets may share a datagram here.
     fn run_length(&self, packets: &[engine::PacketOut], path: &Path) -> usize {
         // with a fault plan each packet may be damaged or delayed, so each is finished alone
-        if self.tap.has_plan() || self.without_gso.contains(path) { 1 } else { next_run(packets) }
+        if self.tap.has_plan() || self.without_gso.contains(path) {
+            1
+        } else {
+            next_run(packets)
+        }
     }
 
     fn send_run(
@@ -493,8 +516,12 @@ impl<N: Network> Inner<N> {
             Ok(sealed) => sealed,
             Err(SealFault { packet }) => return Err(RunFault::Gather(packet)),
         };
-        let run =
-            OutgoingRun { bytes: sealed.bytes, segment_size: sealed.segment_size, path, dest };
+        let run = OutgoingRun {
+            bytes: sealed.bytes,
+            segment_size: sealed.segment_size,
+            path,
+            dest,
+        };
         if self.tap.has_plan() {
             let verdict = self.tap.outgoing(now.as_nanos(), run.bytes);
             let mut held = OwnedRun::of(&run);
@@ -539,9 +566,16 @@ impl<N: Network> Inner<N> {
                 self.send_owned(run);
             }
             Verdict::Delay { until_ns } => {
-                let owned =
-                    OwnedPacket { bytes: run.bytes.clone(), path: run.path, dest: run.dest };
-                if self.delayed.push(until_ns.max(now.as_nanos()), owned).is_err() {
+                let owned = OwnedPacket {
+                    bytes: run.bytes.clone(),
+                    path: run.path,
+                    dest: run.dest,
+                };
+                if self
+                    .delayed
+                    .push(until_ns.max(now.as_nanos()), owned)
+                    .is_err()
+                {
                     self.tap.dropped(DropReason::FaultInjected);
                 }
             }
@@ -588,7 +622,9 @@ impl<N: Network> Inner<N> {
                 | AsyncEvent::Fatal(qp)
                 | AsyncEvent::LastWqeReached(qp) => qp,
             };
-            let Some(front) = self.fronts.get(&index).cloned() else { continue };
+            let Some(front) = self.fronts.get(&index).cloned() else {
+                continue;
+            };
             if let AsyncEvent::StateChanged { state, .. } = event {
                 front.set_state(state);
                 // a receive may have been posted between the flush and this store

@@ -68,7 +68,11 @@ impl Steering {
         self.passed_in_second += 1;
         let prefix = prefix(meta);
         let payload = [IoSlice::new(&prefix), IoSlice::new(bytes)];
-        matches!(self.socket.send_to((self.name_of)(slot).as_bytes(), &payload), Ok(Sent::Sent))
+        matches!(
+            self.socket
+                .send_to((self.name_of)(slot).as_bytes(), &payload),
+            Ok(Sent::Sent)
+        )
     }
 
     /// The next packet that another process of the same user passed on to us.
@@ -83,7 +87,10 @@ impl Steering {
                 continue;
             }
             if let Some((head, bytes)) = buffer[..message.length].split_first_chunk::<PREFIX>() {
-                return Some(ForeignPacket { meta: meta(head), bytes: bytes.to_vec() });
+                return Some(ForeignPacket {
+                    meta: meta(head),
+                    bytes: bytes.to_vec(),
+                });
             }
         }
         None
@@ -158,7 +165,10 @@ mod tests {
         };
         assert!(one.pass_on(2, &meta, b"packet", 0));
         let packet = two.receive().expect("just sent");
-        assert_eq!((packet.meta, packet.bytes.as_slice()), (meta, b"packet".as_slice()));
+        assert_eq!(
+            (packet.meta, packet.bytes.as_slice()),
+            (meta, b"packet".as_slice())
+        );
         assert!(!one.pass_on(9, &meta, b"packet", 0), "nobody has slot 9");
         one.passed_in_second = PER_SECOND_MAX;
         assert!(!one.pass_on(2, &meta, b"packet", 0), "the rate is bounded");

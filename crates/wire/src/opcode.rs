@@ -282,7 +282,8 @@ macro_rules! named_opcodes {
             #[doc = concat!("`", stringify!($byte), "`")]
             pub const $name: Self = match Self::from_byte($byte) {
                 Some(opcode) => opcode,
-                None => panic!("not in the table"), // at compile time
+                // ok: met at compile time or never
+                None => panic!("not in the table"), // ok: at compile time or never
             };
         )* }
     };

@@ -115,11 +115,8 @@ fn socket_inode(link: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const TABLE: &str = "\
-   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops
-  101: 00000000:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 9001 2 ffff 0
-  102: 0100007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 9002 2 ffff 0
-";
+    /// What `/proc/net/udp` looks like.
+    const TABLE: &str = include_str!("../../testdata/proc-net-udp.txt");
 
     #[test]
     fn sockets_of_the_port_are_found_with_their_owner() {

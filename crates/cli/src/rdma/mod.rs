@@ -1,8 +1,8 @@
 //! `link` and `dev`, in the syntax and with the output of iproute2's `rdma`.
 //!
 //! Scripts know these texts and exit codes, so they are the same byte for byte, with their oddities
-//! (a usage error ends with 0). What we have to say beyond them goes to standard error, on a line of
-//! its own that begins with `softrdma:`.
+//! (a usage error ends with 0). What we have to say beyond them goes to standard error, on a line
+//! of its own that begins with `softrdma:`.
 
 mod dev;
 mod format;

@@ -1,8 +1,8 @@
 //! What the responder has still to send: acknowledgements, atomic responses, READ responses.
 //!
 //! Sections to read first: IBA 9.7.5.1.2 (coalesced acknowledgements), 9.7.5 (READ responses). The
-//! one idea: a queue in PSN order whose front may be a READ with a cursor. Its bound needs no number:
-//! two acknowledgements never stand side by side, and READs and atomics are limited by
+//! one idea: a queue in PSN order whose front may be a READ with a cursor. Its bound needs no
+//! number: two acknowledgements never stand side by side, and READs and atomics are limited by
 //! `max_dest_rd_atomic`.
 
 use std::collections::VecDeque;
@@ -191,9 +191,9 @@ impl Answers {
         });
     }
 
-    /// Moves answers to `out`, in PSN order, until it is full. The memory of a READ is checked here,
-    /// as it may have changed since the request: what cannot be read any more is given back with the
-    /// PSN of its response.
+    /// Moves answers to `out`, in PSN order, until it is full. The memory of a READ is checked
+    /// here, as it may have changed since the request: what cannot be read any more is given back
+    /// with the PSN of its response.
     pub fn transmit<H: Host>(
         &mut self,
         common: &Common<H>,

@@ -1,7 +1,7 @@
 //! Reliable connections: a requester and a responder that share one queue pair.
 //!
-//! Read first: IBA 9.7. Each half is a machine of its own; this file gives packets and timers to the
-//! right one, sends responses before requests, and ends both when one of them cannot go on.
+//! Read first: IBA 9.7. Each half is a machine of its own; this file gives packets and timers to
+//! the right one, sends responses before requests, and ends both when one of them cannot go on.
 
 mod answers;
 pub mod completer;

@@ -1,8 +1,8 @@
 //! Why the responder does not execute a request, and who learns what of it.
 //!
-//! Sections to read first: IBA tables 58 and 59, 11.6.2 (statuses), 11.6.3.1 (events). The one idea:
-//! a refusal is one value; what the requester, the completion and the program are told are three
-//! views of it.
+//! Sections to read first: IBA tables 58 and 59, 11.6.2 (statuses), 11.6.3.1 (events). The one
+//! idea: a refusal is one value; what the requester, the completion and the program are told are
+//! three views of it.
 
 use wire::{NakCode, Syndrome};
 

@@ -2,8 +2,8 @@
 //!
 //! Read first: IBA 9.7.3 (requester). The idea: everything that was ever sent has a [`Position`];
 //! `acked <= sent <= transmitted`. A retry sets `sent` back to `acked` and the same code sends the
-//! same packets again. Which packet leaves next is in [`transmit`](super::transmit), what answers do
-//! in [`completer`](super::completer), when to send again in [`retry`](super::retry).
+//! same packets again. Which packet leaves next is in [`transmit`](super::transmit), what answers
+//! do in [`completer`](super::completer), when to send again in [`retry`](super::retry).
 
 use wire::Psn;
 
@@ -279,7 +279,7 @@ impl Requester {
         let mut expected = (acked, 0_u64, 0_u32);
         let mut number = head;
         while number < self.started {
-            let wqe = self.queue.get(number).expect("a started work request");
+            let wqe = self.queue.get(number).expect("a started work request"); // ok: tests call it
             assert!(wqe.first <= expected.0 && expected.0 <= wqe.end());
             let upto = wqe.end().min(sent);
             if upto > expected.0 {

@@ -168,8 +168,8 @@ impl Responder {
         }
     }
 
-    /// The bytes of the READ response `psn` could not be gathered: it and all behind it are replaced
-    /// by a NAK, and the caller moves the queue pair to the error state.
+    /// The bytes of the READ response `psn` could not be gathered: it and all behind it are
+    /// replaced by a NAK, and the caller moves the queue pair to the error state.
     pub fn answer_failed<H: Host>(&mut self, common: &mut Common<H>, psn: Psn) {
         self.answers.clear();
         let syndrome = Syndrome::Nak(NakCode::RemoteAccess);
@@ -326,8 +326,8 @@ impl Responder {
         })
     }
 
-    /// Answers a duplicate READ from the memory as it is now; the rest of a READ is a READ of its own
-    /// and starts with FIRST or ONLY. False if nothing covers it.
+    /// Answers a duplicate READ from the memory as it is now; the rest of a READ is a READ of its
+    /// own and starts with FIRST or ONLY. False if nothing covers it.
     fn read_again<H: Host>(&mut self, common: &Common<H>, packet: &Packet<'_>) -> bool {
         let next = packet.bth().psn;
         let Some(rest) = packet.reth().map(Source::of) else {
@@ -347,8 +347,8 @@ impl Responder {
         true
     }
 
-    /// Says no: to the requester, and to the own program by the completion of the receive in hand or
-    /// by an event. spec: IBA 9.7.4, 11.6.3.1
+    /// Says no: to the requester, and to the own program by the completion of the receive in hand
+    /// or by an event. spec: IBA 9.7.4, 11.6.3.1
     fn refuse<H: Host>(
         &mut self,
         common: &mut Common<H>,

@@ -127,8 +127,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Sends the packet at `sent`. Nothing is changed if its bytes cannot be reached. The last packet
-    /// of a turn asks for an acknowledgement: who knows when the next turn is.
+    /// Sends the packet at `sent`. Nothing is changed if its bytes cannot be reached. The last
+    /// packet of a turn asks for an acknowledgement: who knows when the next turn is.
     fn send_packet<H: Host>(
         &mut self,
         turn: &mut Turn<'_, H>,

@@ -269,7 +269,8 @@ fn new_socket(port: u16, ipv6: bool) -> Result<Descriptor, OpenError> {
         raw::set_int(&socket, libc::SOL_IP, libc::IP_MULTICAST_ALL, 0)?;
         if ipv6 {
             sockopt::set_ipv6_v6only(&socket, false)?;
-            // The kernel's rxe, like most NICs, sends IPv6 without a UDP checksum: there is an ICRC.
+            // The kernel's rxe, like most NICs, sends IPv6 without a UDP checksum: there is an
+            // ICRC.
             raw::set_int(&socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
             match raw::set_int(&socket, libc::SOL_IPV6, libc::IPV6_MULTICAST_ALL, 0) {
                 // Linux before 4.20: members see copies of groups that are not theirs.

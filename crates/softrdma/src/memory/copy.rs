@@ -314,9 +314,9 @@ pub(super) mod leaf {
         }
     }
 
-    // Below 2 KiB by 16-byte moves, whatever the alignment; from there on the string instruction has
-    // earned its start-up cost. Both move aligned words of 8 bytes whole. A store after a string
-    // instruction is visible after all of it.
+    // Below 2 KiB by 16-byte moves, whatever the alignment; from there on the string instruction
+    // has earned its start-up cost. Both move aligned words of 8 bytes whole. A store after a
+    // string instruction is visible after all of it.
     #[cfg(target_arch = "x86_64")]
     global_asm!(
         ".pushsection .text.softrdma_leaf,\"ax\",@progbits",

@@ -1,8 +1,8 @@
 //! The memory table of a process: from a key to a region in a few nanoseconds, without a lock.
 //!
-//! A key is the index of an entry ‖ a byte that differs from registration to registration; L_Key and
-//! R_Key are the same number. Entries live in chunks that are only ever added, so a reader needs
-//! nothing but atomic loads. Registering and deregistering take one mutex.
+//! A key is the index of an entry ‖ a byte that differs from registration to registration; L_Key
+//! and R_Key are the same number. Entries live in chunks that are only ever added, so a reader
+//! needs nothing but atomic loads. Registering and deregistering take one mutex.
 //!
 //! A deregistered index waits behind [`QUARANTINE`] others before it is used again: a peer that
 //! still has the old key must not hit somebody else's memory.

@@ -1,8 +1,8 @@
 //! Checking the ICRC of what arrives through a socket, which does not tell the IPv4 identification.
 //!
-//! The checksum itself tells which identification it was made with. A peer that counts (the kernel's
-//! rxe, NICs) may use any of 65,536, which leaves 16 bits of protection. A peer that sends as we do
-//! uses 0 for single packets and k for segment k, so it is held to 128 values: 25 bits.
+//! The checksum itself tells which identification it was made with. A peer that counts (the
+//! kernel's rxe, NICs) may use any of 65,536, which leaves 16 bits of protection. A peer that sends
+//! as we do uses 0 for single packets and k for segment k, so it is held to 128 values: 25 bits.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

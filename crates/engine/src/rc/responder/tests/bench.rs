@@ -1,4 +1,5 @@
-//! A responder with memory, a receive queue and a completion queue, and short ways to ask it things.
+//! A responder with memory, a receive queue and a completion queue, and short ways to ask it
+//! things.
 
 use smallvec::smallvec;
 use wire::{AtomicEth, Bth, HeaderRepr, MemoryKey, Mtu, Opcode, Packet, Psn, Qpn, Reth, Syndrome};

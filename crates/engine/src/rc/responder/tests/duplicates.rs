@@ -39,14 +39,18 @@ fn a_duplicate_send_is_acknowledged_up_to_the_last_executed_packet_and_not_execu
 #[test]
 fn a_farewell_acknowledges_what_was_executed_and_is_silent_before_that() {
     let mut bench = responder_in_rtr();
-    let Bench { responder, common, .. } = &mut bench;
+    let Bench {
+        responder, common, ..
+    } = &mut bench;
     responder.repeat_acknowledgement(common);
     assert!(bench.sends().is_empty());
     bench.post(1, 0, 16);
     assert_fine(bench.arrives(Opcode::RC_SEND_ONLY, psn(0), b"a"));
     assert_eq!(bench.sends(), ["ACKNOWLEDGE 0 ack msn 1"]);
     for _ in 0..2 {
-        let Bench { responder, common, .. } = &mut bench;
+        let Bench {
+            responder, common, ..
+        } = &mut bench;
         responder.repeat_acknowledgement(common);
         assert_eq!(bench.sends(), ["ACKNOWLEDGE 0 ack msn 1"]);
     }
