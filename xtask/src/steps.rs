@@ -238,7 +238,10 @@ fn fuzz(arguments: &[&str]) -> Result<Tally> {
 }
 
 fn simulate(seeds: u32) -> Result<Tally> {
-    run_simulator(&["--seeds", &seeds.to_string()]).map(|()| Tally::one())
+    let seeds = seeds.to_string();
+    run_simulator(&["--seeds", &seeds])?;
+    run_simulator(&["--device", "--seeds", &seeds])?;
+    Ok(Tally::one())
 }
 
 fn run_simulator(arguments: &[&str]) -> Result<()> {

@@ -1,5 +1,5 @@
-//! The real device: rings, key table, runs, sealing and verification of `softrdma`, over a simulated
-//! network in place of sockets and virtual time in place of the clock.
+//! The real device: rings, key table, runs, sealing and verification of `softrdma`, over a
+//! simulated network in place of sockets and virtual time in place of the clock.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,7 +23,8 @@ use crate::machine::{Happening, Machine, Tally};
 use crate::network::{self, ReceiveBuffer};
 use crate::replay::Trace;
 use crate::rng::Rng;
-use crate::workload::{Calamity, INLINE_MAX, Scenario};
+use crate::scenario::{Calamity, Scenario};
+use crate::workload::INLINE_MAX;
 use crate::world::{self, Summary};
 
 /// Packets that the simulated kernel merges into one datagram at most.
@@ -311,9 +312,15 @@ impl Machine for Device {
         self.set_time(now);
         let nothing = WorkCompletion::success(0, engine::CompletionOpcode::Send, 0, Qpn::default());
         let mut completion = [nothing];
-        for queue in [&self.send_cq, &self.receive_cq] {
-            if self.core.poll(queue, &mut completion) == 1 {
-                return Some(completion[0]);
+        // as `Core::poll`, which would yield the real processor when virtual time stands still
+        for is_served in [false, true] {
+            if is_served {
+                self.core.serve();
+            }
+            for queue in [&self.send_cq, &self.receive_cq] {
+                if queue.poll(&mut completion) == 1 {
+                    return Some(completion[0]);
+                }
             }
         }
         None

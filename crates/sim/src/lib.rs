@@ -24,5 +24,6 @@ pub mod network;
 pub mod oracle;
 pub mod replay;
 pub mod rng;
+pub mod scenario;
 pub mod workload;
 pub mod world;

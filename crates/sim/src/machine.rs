@@ -6,7 +6,7 @@ use wire::Qpn;
 
 use crate::ground::Ground;
 use crate::rng::Rng;
-use crate::workload::Scenario;
+use crate::scenario::Scenario;
 
 /// One host with its queue pairs, one for each connection.
 pub trait Machine: Sized {

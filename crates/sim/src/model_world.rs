@@ -16,7 +16,8 @@ use crate::machine::{Happening, Machine, Tally};
 use crate::network::{self, ReceiveBuffer};
 use crate::replay::Trace;
 use crate::rng::Rng;
-use crate::workload::{INLINE_MAX, Scenario};
+use crate::scenario::Scenario;
+use crate::workload::INLINE_MAX;
 use crate::world::{self, Summary};
 
 /// Runs one seed to its end. An error says what rule was broken.

@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-/// A generator of the splitmix64 family: small, fast, good enough to find bugs, the same everywhere.
+/// A generator of the splitmix64 family: small, fast, good enough to find bugs, the same
+/// everywhere.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 

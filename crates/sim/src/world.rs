@@ -22,7 +22,7 @@ use crate::machine::{Happening, Machine};
 use crate::network::{Arrival, Link};
 use crate::replay::Trace;
 use crate::rng::Rng;
-use crate::workload::{Calamity, Scenario};
+use crate::scenario::{Calamity, Scenario};
 use crate::world::host::Host;
 use crate::world::lane::{Lane, Place};
 

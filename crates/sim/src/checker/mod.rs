@@ -1,4 +1,5 @@
-//! Checkers that look at a run from outside: they know what programs know, and nothing of the engine.
+//! Checkers that look at a run from outside: they know what programs know, and nothing of the
+//! engine.
 
 pub mod atomics;
 pub mod grants;

@@ -7,8 +7,8 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// Looks at both. Each byte of the data is the version that it belongs to; a version is only ever
-    /// followed by the next one.
+    /// Looks at both. Each byte of the data is the version that it belongs to; a version is only
+    /// ever followed by the next one.
     pub fn look(&mut self, flag: u64, data: impl FnOnce() -> Vec<u8>) -> Result<(), String> {
         if flag == self.seen {
             return Ok(());

@@ -11,7 +11,8 @@ use crate::ground::Ground;
 use crate::machine::Machine;
 use crate::network;
 use crate::rng::Rng;
-use crate::workload::{GUARD, Scenario};
+use crate::scenario::Scenario;
+use crate::workload::GUARD;
 use crate::world::lane::Place;
 
 /// One host.
@@ -88,8 +89,8 @@ impl<M: Machine> Host<M> {
         &mut self.receives[connection.min(last)]
     }
 
-    /// Whether the program has seen all completions there are, and all receives of a connection that
-    /// ended are complete.
+    /// Whether the program has seen all completions there are, and all receives of a connection
+    /// that ended are complete.
     pub fn is_told(&mut self, connection: usize) -> bool {
         let order = &self.receives_of(connection).order;
         let is_flushed = order.is_shared() || order.waiting() == 0;

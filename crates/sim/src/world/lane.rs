@@ -10,7 +10,8 @@ use crate::checker::order::SendOrder;
 use crate::checker::visibility::Publication;
 use crate::ground::Ground;
 use crate::rng::Rng;
-use crate::workload::{Action, Calamity, Flaw, GUARD, Message, Plan, Scenario, Step};
+use crate::scenario::{Calamity, Scenario};
+use crate::workload::{Action, Flaw, GUARD, Message, Plan, Step};
 
 /// A region and where it starts.
 #[derive(Clone, Copy, Debug)]

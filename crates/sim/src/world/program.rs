@@ -1,5 +1,5 @@
-//! What programs do: they post, poll, drain, end connections and make them anew, and do to their memory
-//! what they should not.
+//! What programs do: they post, poll, drain, end connections and make them anew, and do to their
+//! memory what they should not.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use engine::qp::{AttributeMask, State};
 use engine::{Status, WorkCompletion};
 
 use crate::machine::Machine;
-use crate::workload::Calamity;
+use crate::scenario::Calamity;
 use crate::world::lane::Lane;
 use crate::world::{Connection, Drain, Event, World};
 
