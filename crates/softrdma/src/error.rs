@@ -41,6 +41,12 @@ pub enum Error {
     /// The index names no valid GID.
     #[error("GID index {0} is empty: `softrdma devinfo -v` lists the table")]
     EmptyGid(u16),
+    /// The address vector has no GRH, and RoCE has no other addresses.
+    #[error(
+        "RoCE connects by GIDs, and the program names none: give it a GID index \
+         (`-g 1` for the ping-pongs, `-x 1` for perftest; `softrdma devinfo -v` lists them)"
+    )]
+    NoGid,
     /// The GID is the synthetic one and no socket can send from it to another host.
     #[error(
         "GID {gid} is made of the interface's MAC and no address of it: \
@@ -85,6 +91,22 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the cause is the set-up around the program and not its code: then the person in
+    /// front of it should read the text, as an errno says too little.
+    pub fn is_about_setup(&self) -> bool {
+        matches!(
+            self,
+            Self::NoDevice(_)
+                | Self::Broker(_)
+                | Self::Call(_)
+                | Self::Faults(_)
+                | Self::NoGid
+                | Self::EmptyGid(_)
+                | Self::SyntheticGid { .. }
+                | Self::System { .. }
+        )
+    }
+
     /// The errno value that C programs expect.
     pub fn errno(&self) -> i32 {
         match self {
@@ -94,6 +116,7 @@ impl Error {
             Self::Register(error) => error.errno(),
             Self::CompletionQueue(CompletionQueueError::Busy) => libc::EBUSY,
             Self::Invalid(_)
+            | Self::NoGid
             | Self::Modify(_)
             | Self::Faults(_)
             | Self::CompletionQueue(CompletionQueueError::InvalidSize) => libc::EINVAL,

@@ -220,7 +220,7 @@ fn state(value: c_uint) -> Result<State, Errno> {
 /// Where a connection goes. RoCE has no address without a GRH.
 fn address_vector(from: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     if from.is_global == 0 {
-        return Err(Errno::INVALID);
+        return Err(softrdma::Error::NoGid.into());
     }
     Ok(AddressVector {
         source_index: from.grh.sgid_index,

@@ -53,7 +53,9 @@ impl OwnedRegion {
         assert!(offset + length <= self.bytes.len(), "inside the region");
         let mut copy = vec![0; length];
         let address = self.bytes.as_ptr() as u64 + offset as u64;
-        self.table.copy_in(address, &mut copy).expect("owned bytes are mapped");
+        self.table
+            .copy_in(address, &mut copy)
+            .expect("owned bytes are mapped");
         copy
     }
 }
