@@ -74,10 +74,7 @@ pub unsafe extern "C" fn ibv_open_device(listed: *mut ibv_device) -> *mut ibv_co
     guard::<Pointer<ibv_context>>(|| {
         // SAFETY: the caller's promise.
         let link = unsafe { device::listed_link(listed)? };
-        let opened = Device::open(&link.name).inspect_err(|error| {
-            // the one error whose text is worth more than its number
-            eprintln!("softrdma: {}: {error}", link.name);
-        })?;
+        let opened = Device::open(&link.name)?;
         let system = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
         let command = File::open("/dev/null").map_err(system)?;
 

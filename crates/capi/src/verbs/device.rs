@@ -79,7 +79,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv
             // SAFETY: the caller's promise.
             unsafe { count.write(c_int::try_from(found).unwrap_or(c_int::MAX)) };
         }
-        let links = links.inspect_err(|error| eprintln!("softrdma: {error}"))?;
+        let links = links?;
         // SAFETY: one zeroed pointer more than there are devices: the list ends with NULL.
         let list: *mut *mut ibv_device =
             unsafe { libc::calloc(found + 1, size_of::<*mut ibv_device>()) }.cast();
