@@ -21,8 +21,8 @@ impl Errno {
 }
 
 impl From<softrdma::Error> for Errno {
-    /// [`softrdma::Error::errno`] is the one table. C has no place for the text: it goes to the log,
-    /// and to standard error where the set-up is to blame and not the program.
+    /// [`softrdma::Error::errno`] is the one table. C has no place for the text: it goes to the
+    /// log, and to standard error where the set-up is to blame and not the program.
     fn from(error: softrdma::Error) -> Self {
         let errno = error.errno();
         if error.is_about_setup() {
