@@ -1,0 +1,213 @@
+//! What leaves: from the engine's bursts to runs that are sealed, pass the tap and are sent.
+
+use engine::{Burst, Instant, Path};
+use io::udp::SendOutcome;
+use tap::{DropReason, Verdict};
+
+use crate::memory::MemoryTable;
+use crate::network::{Network, OutgoingRun};
+use crate::run::next_run;
+use crate::seal::SealFault;
+use crate::shard::{Inner, flip};
+
+/// A run that waits: the kernel had no room for it, or a fault plan holds its only packet.
+#[derive(Clone, Debug)]
+pub(super) struct OwnedRun {
+    bytes: Vec<u8>,
+    segment_size: usize,
+    path: Path,
+    dest: wire::Qpn,
+}
+impl<N: Network> Inner<N> {
+    /// Seals and sends until the engine has nothing more or the kernel no room.
+    pub fn transmit(&mut self, now: Instant, memory: &MemoryTable) {
+        if !self.retry_blocked() {
+            return;
+        }
+        loop {
+            let mut burst = std::mem::take(&mut self.burst);
+            burst.clear();
+            self.engine.poll_transmit(now, memory, &mut burst);
+            let is_done = burst.is_empty();
+            if !is_done {
+                self.send_burst(now, &mut burst, memory);
+            }
+            self.burst = burst;
+            if is_done || !self.blocked.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Sends what the kernel had no room for; whether all of it left.
+    fn retry_blocked(&mut self) -> bool {
+        while let Some(run) = self.blocked.front() {
+            if matches!(
+                self.network.transmit(&run.borrow()),
+                SendOutcome::WouldBlock
+            ) {
+                return false;
+            }
+            self.blocked.pop_front();
+        }
+        true
+    }
+
+    fn send_burst(&mut self, now: Instant, burst: &mut Burst, memory: &MemoryTable) {
+        let mut from = 0;
+        while from < burst.packets().len() {
+            let Some(path) = self.engine.path(burst.packets()[from].path).copied() else {
+                debug_assert!(false, "packets of a burst have paths");
+                from += 1;
+                continue;
+            };
+            let count = self.run_length(&burst.packets()[from..], &path);
+            match self.send_run(now, burst, from..from + count, &path, memory) {
+                Ok(()) => from += count,
+                Err(RunFault::Gather(at)) => {
+                    // its memory is gone: this work request or answer fails, and what the same
+                    // side of the queue pair wanted to send behind it must not leave
+                    let origin = burst.packets()[at].origin;
+                    self.engine.transmit_failed(now, origin, memory);
+                    burst.discard(at, |packet| {
+                        packet.origin.qp == origin.qp
+                            && packet.origin.is_response == origin.is_response
+                    });
+                }
+                Err(RunFault::GsoRefused) => self.without_gso.push(path),
+            }
+        }
+    }
+
+    /// How many packets may share a datagram here.
+    fn run_length(&self, packets: &[engine::PacketOut], path: &Path) -> usize {
+        // with a fault plan each packet may be damaged or delayed, so each is finished alone
+        if self.tap.has_plan() || self.without_gso.contains(path) {
+            1
+        } else {
+            next_run(packets)
+        }
+    }
+
+    fn send_run(
+        &mut self,
+        now: Instant,
+        burst: &Burst,
+        range: std::ops::Range<usize>,
+        path: &Path,
+        memory: &MemoryTable,
+    ) -> Result<(), RunFault> {
+        let dest = burst.packets()[range.start].dest;
+        let port = match self.network.source_port(path, dest) {
+            Ok(port) => port,
+            Err(errno) => {
+                tracing::warn!(%errno, "no transmit socket");
+                self.tap.dropped(DropReason::SendFailed);
+                return Ok(());
+            }
+        };
+        let count = range.len();
+        let sealed = match self.sealer.seal(burst, range, memory, path, port) {
+            Ok(sealed) => sealed,
+            Err(SealFault { packet }) => return Err(RunFault::Gather(packet)),
+        };
+        let run = OutgoingRun {
+            bytes: sealed.bytes,
+            segment_size: sealed.segment_size,
+            path,
+            dest,
+        };
+        if self.tap.has_plan() {
+            let verdict = self.tap.outgoing(now.as_nanos(), run.bytes);
+            let held = OwnedRun::of(&run);
+            self.apply(now, verdict, held);
+            return Ok(());
+        }
+        if !self.blocked.is_empty() {
+            self.tap.sent(count);
+            self.blocked.push_back(OwnedRun::of(&run));
+            return Ok(());
+        }
+        match self.network.transmit(&run) {
+            SendOutcome::Sent => self.tap.sent(count),
+            SendOutcome::WouldBlock => {
+                self.tap.sent(count);
+                self.blocked.push_back(OwnedRun::of(&run));
+            }
+            SendOutcome::GsoRefused if count > 1 => return Err(RunFault::GsoRefused),
+            outcome => {
+                tracing::debug!(?outcome, remote = %path.remote, "a run could not leave");
+                self.tap.dropped(DropReason::SendFailed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does with a single finished packet what the fault plan says.
+    fn apply(&mut self, now: Instant, verdict: Verdict, mut run: OwnedRun) {
+        match verdict {
+            Verdict::Pass => self.send_alone(&run),
+            Verdict::Drop => {}
+            Verdict::Duplicate => {
+                self.send_alone(&run);
+                self.send_alone(&run);
+            }
+            Verdict::Corrupt { bit } => {
+                flip(&mut run.bytes, bit);
+                self.send_alone(&run);
+            }
+            Verdict::Delay { until_ns } => {
+                if self
+                    .delayed
+                    .push(until_ns.max(now.as_nanos()), run)
+                    .is_err()
+                {
+                    self.tap.dropped(DropReason::FaultInjected);
+                }
+            }
+        }
+    }
+
+    /// Sends packets whose time has come.
+    pub fn release_delayed(&mut self, now: Instant) {
+        while let Some(run) = self.delayed.pop_due(now.as_nanos()) {
+            self.send_alone(&run);
+        }
+    }
+
+    /// Sends a packet that left its run. One that finds no room is lost: there are faults anyway.
+    fn send_alone(&mut self, run: &OwnedRun) {
+        match self.network.transmit(&run.borrow()) {
+            SendOutcome::Sent => self.tap.sent(1),
+            _ => self.tap.dropped(DropReason::SendFailed),
+        }
+    }
+}
+
+/// Why a run did not leave as it was cut.
+enum RunFault {
+    /// The packet with this index in the burst could not be gathered.
+    Gather(usize),
+    /// The kernel does not segment on this route.
+    GsoRefused,
+}
+
+impl OwnedRun {
+    fn of(run: &OutgoingRun<'_>) -> Self {
+        Self {
+            bytes: run.bytes.to_vec(),
+            segment_size: run.segment_size,
+            path: *run.path,
+            dest: run.dest,
+        }
+    }
+
+    fn borrow(&self) -> OutgoingRun<'_> {
+        OutgoingRun {
+            bytes: &self.bytes,
+            segment_size: self.segment_size,
+            path: &self.path,
+            dest: self.dest,
+        }
+    }
+}
