@@ -16,6 +16,7 @@ pub(super) struct Arrival {
     meta: PathMeta,
     source_port: u16,
 }
+
 impl<N: Network> Inner<N> {
     /// Takes what arrived, a bounded number of datagrams. Returns the number of packets.
     pub(super) fn receive(&mut self, now: Instant, memory: &MemoryTable) -> usize {

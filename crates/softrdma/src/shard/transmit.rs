@@ -18,6 +18,7 @@ pub(super) struct OwnedRun {
     path: Path,
     dest: wire::Qpn,
 }
+
 impl<N: Network> Inner<N> {
     /// Seals and sends until the engine has nothing more or the kernel no room.
     pub fn transmit(&mut self, now: Instant, memory: &MemoryTable) {
