@@ -231,9 +231,11 @@ impl Client {
         let Reply::Lease { slot, steer_prefix } = reply else {
             return Err(unexpected(&reply));
         };
-        let [receive, steer]: [OwnedFd; 2] = descriptors.try_into().map_err(|got: Vec<_>| {
-            CallError::Malformed(format!("a lease with {} descriptors", got.len()))
-        })?;
+        let Ok([receive, steer]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            // the kernel had no numbers for them here: the slot must not stay ours for nothing
+            self.release_slot(slot)?;
+            return Err(CallError::System(io::Errno::MFILE));
+        };
         Ok(Lease {
             slot,
             receive,

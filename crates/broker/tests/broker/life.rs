@@ -112,6 +112,43 @@ fn a_broker_of_another_version_is_a_clear_error() {
     assert_eq!(broker.join().expect("no panic"), Ok(Sent::Sent));
 }
 
+/// What a process without a free descriptor gets: the kernel leaves the sockets out.
+#[test]
+fn a_slot_that_came_without_its_sockets_is_given_back() {
+    let instance = format!("test/{}/no-descriptors", std::process::id());
+    let name = protocol::control_name(&instance);
+    let listener = Listener::bind(name.as_bytes()).expect("the name is free");
+    let broker = std::thread::spawn(move || {
+        wait(&listener);
+        let connection = listener
+            .accept()
+            .expect("somebody connects")
+            .expect("it waits");
+        let lease = r#"{"id":1,"result":{"Ok":{"Lease":{"slot":7,"steer_prefix":"no/"}}}}"#;
+        let greeting = format!(r#"{{"version":{PROTOCOL_VERSION},"pid":1,"program":"fake"}}"#);
+        let answers = [&greeting, lease, r#"{"id":2,"result":{"Ok":"Done"}}"#];
+        answers.map(|answer| {
+            let request = next_record(&connection);
+            let sent = connection.send(answer.as_bytes(), &[]);
+            assert_eq!(sent, Ok(Sent::Sent));
+            request
+        })
+    });
+    let options = ConnectOptions {
+        start: false,
+        instance: Some(instance),
+        ..ConnectOptions::default()
+    };
+    let client = Client::connect(&options).expect("it greets well");
+    let error = client.lease_slot().expect_err("there are no sockets");
+    assert!(
+        matches!(error, CallError::System(io::Errno::MFILE)),
+        "{error}"
+    );
+    let [_, _, last] = broker.join().expect("no panic");
+    assert!(last.contains(r#"{"ReleaseSlot":{"slot":7}}"#), "{last}");
+}
+
 #[test]
 fn nonsense_ends_the_connection_and_nothing_else() {
     let running = Running::start();
