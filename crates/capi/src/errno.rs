@@ -2,6 +2,8 @@
 
 use core::ffi::c_int;
 
+use crate::log;
+
 /// An error number of `errno.h`, never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub c_int);
@@ -26,7 +28,7 @@ impl From<softrdma::Error> for Errno {
     fn from(error: softrdma::Error) -> Self {
         let errno = error.errno();
         if error.is_about_setup() {
-            eprintln!("softrdma: {error}");
+            log::tell(&error);
         }
         tracing::debug!(errno, "{error}");
         Self(errno)

@@ -6,6 +6,8 @@
 //! exported, so the program's own copy, if it has one, never knows. The reasons are in
 //! `docs/decisions/0021-log-inside-a-program.md`.
 
+use core::fmt::Display;
+use std::io::Write;
 use std::sync::Once;
 
 use tracing_subscriber::Layer;
@@ -23,7 +25,7 @@ pub fn start() {
         let filter = match filter.parse::<Targets>() {
             Ok(filter) => filter,
             Err(error) => {
-                eprintln!("softrdma: SOFTRDMA_LOG: {error}");
+                tell(&format_args!("SOFTRDMA_LOG: {error}"));
                 return;
             }
         };
@@ -35,4 +37,10 @@ pub fn start() {
             .with(layer.with_filter(filter))
             .try_init();
     });
+}
+
+/// Says something to the person in front of the program. A standard error that takes nothing (a full
+/// disk, a pipe without a reader) is no reason to panic, as it is for `eprintln!`.
+pub fn tell(text: &dyn Display) {
+    let _ = writeln!(std::io::stderr(), "softrdma: {text}");
 }
