@@ -53,7 +53,7 @@ pub(crate) fn start(program: &Path, arguments: &[impl AsRef<OsStr>]) -> io::Resu
     }
 }
 
-/// Run by the process that [`start`] made: leaves the session, and starts this program again with
+/// Run by the process that `start` made: leaves the session, and starts this program again with
 /// `arguments` and no descriptors of ours. The caller ends after that.
 pub fn detach(arguments: &[impl AsRef<OsStr>]) -> io::Result<()> {
     // fails only for the leader of a process group, which is in no need of it: somebody's shell

@@ -27,9 +27,9 @@ pub struct Origin {
 /// then `pad` zero bytes, then the ICRC, which the sealer appends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketOut {
-    /// BTH, extension headers and inline payload: a range of [`Burst::headers`].
+    /// BTH, extension headers and inline payload: a range of the burst's header bytes.
     pub header: Range<u32>,
-    /// A range of [`Burst::spans`].
+    /// A range of the burst's spans.
     pub spans: Range<u32>,
     /// Bytes in the spans.
     pub span_length: u16,

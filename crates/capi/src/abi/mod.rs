@@ -1,7 +1,7 @@
 //! The C side: structures and constants of `infiniband/verbs.h` and `rdma/rdma_cma.h`.
 //!
 //! Layouts are rdma-core 44's with what release 65 appended where a structure may grow. Every
-//! structure and constant is also entered in a table, [`structures`] and [`constants`], which
+//! structure and constant is also entered in a table, [`structures`] and [`constants()`], which
 //! `cargo xtask abi` compares with the headers installed on the machine: much of verbs is inline
 //! code in those headers, so an offset binds us as much as a symbol does.
 #![allow(

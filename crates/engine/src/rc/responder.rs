@@ -1,9 +1,9 @@
 //! The responder of a reliable connection: the list of checks.
 //!
 //! Sections to read first: IBA 9.7.4 (responder), tables 58 and 59 (errors and their classes),
-//! 9.7.5 (acknowledgements and duplicates). The one idea: [`Responder::admit`] is the standard's
-//! order of checks; each gives a proof or a [`Refusal`]. What follows is in
-//! [`execute`](super::execute).
+//! 9.7.5 (acknowledgements and duplicates). The one idea: `Responder::admit` is the standard's
+//! order of checks; each gives a proof or a `Refusal`. What follows is in
+//! `execute.rs`.
 
 use wire::{AtomicEth, Attached, Msn, NakCode, Operation, Packet, Psn, Reth, Syndrome};
 

@@ -20,7 +20,7 @@ const CONTROL_SPACE: usize =
     4 * cmsg::space(4) + 2 * cmsg::space(4) + cmsg::space(12) + cmsg::space(20);
 
 /// A socket that datagrams are read from: a member of a [`super::Group`], or any bound UDP socket
-/// that was given [`ReceiveSocket::prepare`]'s options.
+/// that was given the same options.
 #[derive(Debug)]
 pub struct ReceiveSocket {
     descriptor: Descriptor,
