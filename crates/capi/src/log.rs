@@ -39,8 +39,8 @@ pub fn start() {
     });
 }
 
-/// Says something to the person in front of the program. A standard error that takes nothing (a full
-/// disk, a pipe without a reader) is no reason to panic, as it is for `eprintln!`.
+/// Says something to the person in front of the program. A standard error that takes nothing (a
+/// full disk, a pipe without a reader) is no reason to panic, as it is for `eprintln!`.
 pub fn tell(text: &dyn Display) {
     let _ = writeln!(std::io::stderr(), "softrdma: {text}");
 }
