@@ -39,6 +39,9 @@ const TURN_PACKETS: u32 = 32;
 pub struct Config {
     /// Top 8 bits of its QPNs.
     pub slot: u8,
+    /// Index of the first queue pair. Processes that follow each other in a slot should differ in it,
+    /// so that packets for the former meet no queue pair of the latter.
+    pub first_index: u16,
     /// Bounds of what is in flight.
     pub window: WindowConfig,
     /// No acknowledgement timeout is shorter, whatever the queue pair says: a process that waits
@@ -52,6 +55,7 @@ impl Config {
     pub fn for_slot(slot: u8) -> Self {
         Self {
             slot,
+            first_index: 0,
             window: WindowConfig::default(),
             timeout_min: Duration::from_millis(4),
         }
@@ -123,7 +127,7 @@ impl<H: Host> Shard<H> {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            places: Places::new(config.slot),
+            places: Places::new(config.slot, config.first_index),
             paths: Paths::default(),
             destinations: Destinations::default(),
             timers: Timers::default(),

@@ -219,7 +219,7 @@ impl Machine for Device {
             number,
         };
         let core = Core::new(
-            number as u8 + 1,
+            engine::Config::for_slot(number as u8 + 1),
             Arc::clone(&table),
             wire,
             Tap::new(None),

@@ -75,19 +75,19 @@ pub struct Core<N> {
 }
 
 impl<N: Network> Core<N> {
-    /// A device whose queue pairs have numbers of `slot`.
+    /// A device whose queue pairs have numbers of the slot that `config` names.
     pub fn new(
-        slot: u8,
+        config: engine::Config,
         memory: Arc<MemoryTable>,
         network: N,
         tap: Tap,
         steering: Option<Steering>,
         clock: Clock,
     ) -> Self {
-        let engine = engine::Shard::new(engine::Config::for_slot(slot));
+        let engine = engine::Shard::new(config);
         Self {
             memory,
-            shard: Shard::new(slot, engine, network, tap, steering),
+            shard: Shard::new(config.slot, engine, network, tap, steering),
             clock,
         }
     }

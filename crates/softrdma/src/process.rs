@@ -146,8 +146,12 @@ impl Process {
         let name_of = Box::new(move |slot: u8| names[usize::from(slot)].clone());
         let steering = Steering::new(lease.steer, name_of);
         let network = UdpNetwork::new(ReceiveSocket::from_fd(lease.receive));
+        let config = engine::Config {
+            first_index: random() as u16,
+            ..engine::Config::for_slot(slot)
+        };
         Ok(Core::new(
-            slot,
+            config,
             Arc::clone(&self.memory),
             network,
             tap,
@@ -234,6 +238,16 @@ fn fault_plan() -> Result<Option<FaultPlan>> {
             Ok(Some(plan))
         }
         Err(error) => Err(Error::Faults(error)),
+    }
+}
+
+/// What must differ between processes and connections: first PSNs and QPNs.
+pub(crate) fn random() -> u32 {
+    let mut bytes = [0; 4];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) {
+        Ok(4) => u32::from_ne_bytes(bytes),
+        // before the kernel's generator is ready; the time differs as well
+        _ => io::clock::now_ns() as u32,
     }
 }
 

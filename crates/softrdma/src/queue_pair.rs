@@ -17,7 +17,7 @@ use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
 use crate::front::Front;
 use crate::network::UdpNetwork;
-use crate::process::Process;
+use crate::process::{Process, random};
 use crate::protection_domain::{PdInner, ProtectionDomain};
 use crate::ring::capacity_for;
 
@@ -140,7 +140,7 @@ impl QueuePair {
             signal_all: options.signal_all,
             events: Arc::clone(&pd.0.context.events),
         })?;
-        let first_psn = random_psn();
+        let first_psn = Psn::truncated(random());
         Ok(Self {
             pd: Arc::clone(&pd.0),
             front,
@@ -380,15 +380,6 @@ impl Drop for QueuePair {
         if let Some(core) = self.process().core() {
             core.destroy_queue_pair(&self.front);
         }
-    }
-}
-
-/// Where a connection of this API starts to count; peers learn it from the endpoint.
-fn random_psn() -> Psn {
-    let mut bytes = [0; 4];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) {
-        Ok(4) => Psn::truncated(u32::from_ne_bytes(bytes)),
-        _ => Psn::truncated(io::clock::now_ns() as u32),
     }
 }
 

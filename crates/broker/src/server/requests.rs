@@ -373,7 +373,8 @@ impl Server {
         while let Some(Waiting { owner, call, until }) = self.waiting.front() {
             let (owner, call, late) = (*owner, *call, now >= *until);
             let slot = if self.sockets.is_open() {
-                self.slots.lease(owner, now)
+                let quiet = self.slots.lease(owner, now);
+                quiet.or_else(|| late.then(|| self.slots.lease_unquiet(owner, now))?)
             } else {
                 None
             };

@@ -59,6 +59,19 @@ impl Slots {
         Some(slot)
     }
 
+    /// The slot that cools for the longest time, quiet or not: somebody who keeps sending to dead
+    /// slots must not keep the living out. `None` if none has cooled for [`QUIET`].
+    pub(super) fn lease_unquiet(&mut self, owner: Owner, now: Instant) -> Option<u8> {
+        let oldest = self
+            .cooling
+            .front()
+            .filter(|cooling| cooling.since + QUIET <= now)?;
+        let slot = oldest.slot;
+        self.cooling.pop_front();
+        self.owners[usize::from(slot)] = Some(owner);
+        Some(slot)
+    }
+
     /// Undoes [`Self::lease`] of a slot that was never handed out.
     pub(super) fn put_back(&mut self, slot: u8) {
         self.owners[usize::from(slot)] = None;
@@ -128,6 +141,25 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slot_that_is_never_quiet_goes_to_who_waited_long_enough() {
+        let mut slots = Slots::new();
+        let start = Instant::now();
+        while slots.lease(1, start).is_some() {}
+        assert!(slots.release(7, 1, start) && slots.release(9, 1, start));
+        let noisy = start + QUIET;
+        slots.packet_seen(7, noisy);
+        slots.packet_seen(9, noisy);
+        assert_eq!(slots.lease(2, noisy), None);
+        assert_eq!(
+            slots.lease_unquiet(2, noisy - Duration::from_millis(1)),
+            None
+        );
+        assert_eq!(slots.lease_unquiet(2, noisy), Some(7));
+        assert_eq!(slots.of(2), [7]);
+        assert_eq!(slots.cooling(), [9]);
+    }
 
     #[test]
     fn slot_zero_is_never_leased_and_255_are() {

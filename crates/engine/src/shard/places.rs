@@ -12,6 +12,8 @@ use crate::time::Instant;
 
 /// Indices of a slot; the last one of the last slot would be the multicast QPN.
 const INDEX_MAX: u16 = 0xfffe;
+/// QPN 0 and 1 are the management's.
+const INDEX_MIN_OF_SLOT_0: u16 = 2;
 
 /// One queue pair and what the shard knows about it.
 pub(super) struct QueuePair<H: Host> {
@@ -52,35 +54,50 @@ impl<H: Host> QueuePair<H> {
 /// The queue pairs by index.
 ///
 /// Indices that were never used come first, then those free for the longest time, so that late
-/// packets of a queue pair do not meet a new one.
+/// packets of a queue pair do not meet a new one. They go round from one that differs between
+/// processes: the next owner of the slot does not begin with the numbers of the last.
 pub(super) struct Places<H: Host> {
+    /// By how far an index is from the first one given out.
     places: Vec<Option<Box<QueuePair<H>>>>,
-    first: u16,
+    /// The lowest index there is.
+    min: u16,
+    /// The index given out first, counted from `min`.
+    base: u16,
     free: VecDeque<QpIndex>,
     pub(super) generation: u32,
 }
 
 impl<H: Host> Places<H> {
-    pub(super) fn new(slot: u8) -> Self {
+    pub(super) fn new(slot: u8, first_index: u16) -> Self {
+        let min = if slot == 0 { INDEX_MIN_OF_SLOT_0 } else { 0 };
         Self {
             places: Vec::new(),
-            first: if slot == 0 { 2 } else { 0 }, // QPN 0 and 1 are the management's
+            min,
+            base: first_index.saturating_sub(min) % (INDEX_MAX - min + 1),
             free: VecDeque::new(),
             generation: 0,
         }
     }
 
     pub(super) fn allocate(&mut self) -> Option<QpIndex> {
-        let fresh = self.places.len() + usize::from(self.first);
-        if fresh <= usize::from(INDEX_MAX) {
+        let fresh = self.places.len();
+        if fresh < self.count() {
             self.places.push(None);
-            return Some(QpIndex(fresh as u16));
+            let turned = (usize::from(self.base) + fresh) % self.count();
+            return Some(QpIndex(self.min + turned as u16));
         }
         self.free.pop_front()
     }
 
+    /// How many indices the slot has.
+    fn count(&self) -> usize {
+        usize::from(INDEX_MAX - self.min) + 1
+    }
+
     pub(super) fn place(&self, index: QpIndex) -> Option<usize> {
-        index.0.checked_sub(self.first).map(usize::from)
+        let count = self.count();
+        let turned = usize::from(index.0.checked_sub(self.min)?);
+        (turned < count).then(|| (turned + count - usize::from(self.base)) % count)
     }
 
     pub(super) fn get(&self, index: QpIndex) -> Option<&QueuePair<H>> {
@@ -109,5 +126,32 @@ impl<H: Host> Places<H> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &QueuePair<H>> {
         self.places.iter().flatten().map(Box::as_ref)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelHost;
+
+    #[test]
+    fn indices_go_round_from_the_first_and_each_has_one_place() {
+        for (slot, first_index, total) in [(1, 0, 65_535), (1, 40_000, 65_535), (0, 0, 65_533)] {
+            let mut places = Places::<ModelHost>::new(slot, first_index);
+            let given: Vec<u16> = std::iter::from_fn(|| places.allocate())
+                .map(|index| index.0)
+                .collect();
+            assert_eq!(given.len(), total);
+            assert_eq!(given[0], first_index.max(places.min));
+            for (place, index) in given.iter().enumerate() {
+                assert_eq!(places.place(QpIndex(*index)), Some(place));
+            }
+            let mut sorted = given;
+            sorted.sort_unstable();
+            sorted.dedup();
+            assert_eq!(sorted.len(), total);
+            assert_eq!(sorted.last(), Some(&INDEX_MAX));
+            assert_eq!(places.place(QpIndex(0xffff)), None);
+        }
     }
 }
