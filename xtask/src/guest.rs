@@ -44,6 +44,9 @@ pub struct Network<'a> {
     pub addresses: &'a [&'a str],
 }
 
+/// How often a guest is started before its not booting is an error.
+const BOOTS_MAX: u32 = 4;
+
 /// A booted guest. Dropped, it is switched off without ceremony.
 pub struct Guest {
     machine: Local,
@@ -52,8 +55,20 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots it and waits until it takes jobs. `share` is its `/host`.
+    /// Boots it and waits until it takes jobs. `share` is its `/host`. A kernel that dies on its
+    /// way up is started again: the emulator is not always exact when one processor changes code
+    /// that another one runs, as the kernel does while it boots.
     pub fn boot(folder: &Path, share: &Path, network: &Network<'_>) -> Result<Self> {
+        for _ in 1..BOOTS_MAX {
+            match Self::boot_once(folder, share, network) {
+                Err(error) => println!("the guest did not boot, once more: {error:#}"),
+                booted => return booted,
+            }
+        }
+        Self::boot_once(folder, share, network)
+    }
+
+    fn boot_once(folder: &Path, share: &Path, network: &Network<'_>) -> Result<Self> {
         let script = workspace::root()
             .join("interop/guest/run.sh")
             .display()

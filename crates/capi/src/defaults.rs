@@ -26,6 +26,7 @@ macro_rules! defaults {
         #[doc = concat!("Not implemented: returns `", stringify!($errno), "`.")]
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> c_int {
+            missing(stringify!($name));
             Errno($errno).set()
         }
     };
@@ -33,6 +34,7 @@ macro_rules! defaults {
         #[doc = concat!("Not implemented: NULL with `", stringify!($errno), "`.")]
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> *mut c_void {
+            missing(stringify!($name));
             Errno($errno).set();
             ptr::null_mut()
         }
@@ -41,6 +43,7 @@ macro_rules! defaults {
         #[doc = concat!("Not implemented: −1 with `", stringify!($errno), "`.")]
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> isize {
+            missing(stringify!($name));
             Errno($errno).set();
             -1
         }
@@ -57,6 +60,12 @@ macro_rules! defaults {
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() {}
     };
+}
+
+/// Notes what a program asked for in vain; it may be the first call that it makes.
+fn missing(name: &str) {
+    crate::log::start();
+    tracing::info!("{name} is not in this version");
 }
 
 // Verbs that later releases of this library, or none, will offer.

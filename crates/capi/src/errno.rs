@@ -14,6 +14,13 @@ impl Errno {
     /// This library does not offer it.
     pub const UNSUPPORTED: Self = Self(libc::EOPNOTSUPP);
 
+    /// The same, with a line in the log that says what: programs try things out, so standard error
+    /// is not the place.
+    pub fn unsupported(what: &str) -> Self {
+        tracing::info!("{what} is not supported in this version");
+        Self::UNSUPPORTED
+    }
+
     /// Stores the number in `errno` and returns it.
     pub fn set(self) -> c_int {
         // SAFETY: the location is the calling thread's own and always valid.

@@ -19,6 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 pub fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
+        softrdma::report_by(|text| tell(&text));
         let Ok(filter) = std::env::var("SOFTRDMA_LOG") else {
             return;
         };

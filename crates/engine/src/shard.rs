@@ -39,8 +39,8 @@ const TURN_PACKETS: u32 = 32;
 pub struct Config {
     /// Top 8 bits of its QPNs.
     pub slot: u8,
-    /// Index of the first queue pair. Processes that follow each other in a slot should differ in it,
-    /// so that packets for the former meet no queue pair of the latter.
+    /// Index of the first queue pair. Processes that follow each other in a slot should differ in
+    /// it, so that packets for the former meet no queue pair of the latter.
     pub first_index: u16,
     /// Bounds of what is in flight.
     pub window: WindowConfig,

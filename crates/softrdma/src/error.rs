@@ -41,6 +41,17 @@ pub enum Error {
     /// The index names no valid GID.
     #[error("GID index {0} is empty: `softrdma devinfo -v` lists the table")]
     EmptyGid(u16),
+    /// The path MTU does not fit the interface.
+    #[error(
+        "a path MTU of {asked} bytes does not fit the link, whose active MTU is {active}: \
+         ask for less (`-m {active}`), or give the interface a larger MTU"
+    )]
+    PathMtu {
+        /// What was asked for.
+        asked: u32,
+        /// What there is.
+        active: u32,
+    },
     /// The address vector has no GRH, and RoCE has no other addresses.
     #[error(
         "RoCE connects by GIDs, and the program names none: give it a GID index \
@@ -101,6 +112,7 @@ impl Error {
                 | Self::Call(_)
                 | Self::Faults(_)
                 | Self::NoGid
+                | Self::PathMtu { .. }
                 | Self::EmptyGid(_)
                 | Self::SyntheticGid { .. }
                 | Self::System { .. }
@@ -117,6 +129,7 @@ impl Error {
             Self::CompletionQueue(CompletionQueueError::Busy) => libc::EBUSY,
             Self::Invalid(_)
             | Self::NoGid
+            | Self::PathMtu { .. }
             | Self::Modify(_)
             | Self::Faults(_)
             | Self::CompletionQueue(CompletionQueueError::InvalidSize) => libc::EINVAL,

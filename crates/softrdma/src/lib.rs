@@ -62,6 +62,7 @@ pub use engine::qp::{
 pub use engine::{Access, CompletionOpcode, Sge, Status, WorkCompletion};
 pub use error::{Error, Result};
 pub use event_queue::{EventKind, EventQueue};
+pub use process::report_by;
 pub use protection_domain::{MemoryRegion, ProtectionDomain, Region, RemoteRegion};
 pub use queue_pair::{
     Batch, BatchError, Endpoint, Posting, QueuePair, QueuePairOptions, RcOptions,

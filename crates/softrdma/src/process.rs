@@ -27,6 +27,7 @@ use crate::steer::Steering;
 /// The variable that holds a fault plan.
 pub const FAULTS_VARIABLE: &str = "SOFTRDMA_FAULTS";
 
+static REPORTER: OnceLock<fn(&str)> = OnceLock::new();
 static CURRENT: PerProcess<Process> = PerProcess::new();
 
 /// Everything that the links of this process share.
@@ -194,7 +195,7 @@ impl Process {
         if self.is_dead.swap(true, Ordering::AcqRel) {
             return;
         }
-        tracing::error!("the softrdma broker died: its devices in this process are lost");
+        report("the broker ended, and with it the devices of this process: start it again");
         if let Some(core) = self.core() {
             let now = core.now();
             let mut inner = core.shard.lock();
@@ -239,6 +240,22 @@ fn fault_plan() -> Result<Option<FaultPlan>> {
         }
         Err(error) => Err(Error::Faults(error)),
     }
+}
+
+/// Says something that the person in front of the program should read: to the log, and by the way
+/// that [`report_by`] set.
+fn report(text: &str) {
+    tracing::error!("{text}");
+    if let Some(say) = REPORTER.get() {
+        say(text);
+    }
+}
+
+/// Sets how a person is told what no return value can tell, once; the C libraries write to standard
+/// error.
+pub fn report_by(say: fn(&str)) {
+    // the first one stays
+    let _ = REPORTER.set(say);
 }
 
 /// What must differ between processes and connections: first PSNs and QPNs.

@@ -270,12 +270,12 @@ impl QueuePair {
         self.process().check()?;
         let core = self.core()?;
         let mut attributes = *attributes;
-        if mask.contains(AttributeMask::PATH_MTU)
-            && attributes.path_mtu > self.pd.context.link().active_mtu
-        {
-            return Err(Error::Invalid(
-                "the path MTU is larger than the link's active MTU",
-            ));
+        let active = self.pd.context.link().active_mtu;
+        if mask.contains(AttributeMask::PATH_MTU) && attributes.path_mtu > active {
+            return Err(Error::PathMtu {
+                asked: attributes.path_mtu.bytes(),
+                active: active.bytes(),
+            });
         }
         if mask.contains(AttributeMask::ADDRESS_VECTOR) {
             core.check_modify(&self.front, &attributes, mask)?;

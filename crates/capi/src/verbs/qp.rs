@@ -51,7 +51,9 @@ unsafe fn create(
         return Err(Errno::INVALID);
     }
     if asked.qp_type != IBV_QPT_RC || !asked.srq.is_null() {
-        return Err(Errno::UNSUPPORTED);
+        return Err(Errno::unsupported(
+            "a queue pair that is not a reliable connection, or has a shared receive queue",
+        ));
     }
     let queue = |cq: *mut ibv_cq| {
         // SAFETY: the caller's promise; the field is written once.
