@@ -130,6 +130,11 @@ impl Process {
             // the mutex makes this the only one who sets it
             let _ = self.core.set(core);
             self.wake.wake();
+            if self.is_dead() {
+                // the broker died in between, when there were no sockets to close yet
+                self.close_sockets();
+                return Err(Error::DeviceFatal);
+            }
         }
         self.core.get().ok_or(Error::DeviceFatal)
     }
@@ -189,6 +194,32 @@ impl Process {
         }
     }
 
+    /// Closes what was leased and ends every queue pair.
+    fn close_sockets(&self) {
+        let Some(core) = self.core() else { return };
+        let now = core.now();
+        let mut inner = core.shard.lock();
+        // the numbers first: once closed they may be somebody else's
+        self.inherited_sockets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+        inner.network.close();
+        let attributes = Attributes {
+            state: State::Error,
+            ..Attributes::default()
+        };
+        for (index, front) in inner.fronts.clone() {
+            // a queue pair in RESET has nothing to flush and stays there
+            let _ =
+                inner
+                    .engine
+                    .modify_qp(now, index, &attributes, AttributeMask::STATE, &core.memory);
+            front.set_state(State::Error);
+        }
+        inner.deliver_events();
+    }
+
     /// The broker died: sockets are closed at once, for a new one must find the port empty, and
     /// whatever waits learns of it.
     pub(crate) fn lose_broker(&self) {
@@ -196,28 +227,7 @@ impl Process {
             return;
         }
         report("the broker ended, and with it the devices of this process: start it again");
-        if let Some(core) = self.core() {
-            let now = core.now();
-            let mut inner = core.shard.lock();
-            inner.network.close();
-            self.inherited_sockets
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clear();
-            for (index, front) in inner.fronts.clone() {
-                let attributes = Attributes {
-                    state: State::Error,
-                    ..Attributes::default()
-                };
-                let to_error = AttributeMask::STATE;
-                // a queue pair in RESET has nothing to flush and stays there
-                let _ = inner
-                    .engine
-                    .modify_qp(now, index, &attributes, to_error, &core.memory);
-                front.set_state(State::Error);
-            }
-            inner.deliver_events();
-        }
+        self.close_sockets();
         for context in self.contexts() {
             context.report_fatal();
         }

@@ -13,6 +13,8 @@ use io::fdpass::{DatagramSocket, Sent};
 
 /// Packets passed on in one second at most: more is not bad luck but a wrong set-up.
 const PER_SECOND_MAX: u32 = 10_000;
+/// Messages of strangers that are skipped before something else gets its turn.
+const STRANGERS_MAX: usize = 32;
 /// Source and destination address, interface, traffic class.
 const PREFIX: usize = 16 + 16 + 4 + 1;
 /// Largest packet: 4096 bytes of payload and the longest chain of headers.
@@ -78,8 +80,12 @@ impl Steering {
     /// The next packet that another process of the same user passed on to us.
     pub fn receive(&mut self) -> Option<ForeignPacket> {
         let mut buffer = [0; PREFIX + PACKET_MAX];
-        // strangers can send to an abstract name: their messages are read and forgotten
-        while let Ok(Some(message)) = self.socket.receive(&mut buffer) {
+        // strangers can send to an abstract name: their messages are read and forgotten, a bounded
+        // number in one lock section
+        for _ in 0..STRANGERS_MAX {
+            let Ok(Some(message)) = self.socket.receive(&mut buffer) else {
+                return None;
+            };
             let is_own = message
                 .credentials
                 .is_some_and(|sender| sender.uid == self.own_uid || sender.uid == 0);
