@@ -12,7 +12,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`] | the API |
+//! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`], [`batch`] | the API |
 //! | [`core`] | memory and a shard, no globals, no threads: on sockets and in simulation |
 //! | [`shard`] | the lock section: engine, sealing, tap, network |
 //! | [`front`], [`ring`], [`receive_queue`] | what posting touches without that lock |
@@ -27,6 +27,7 @@
 
 pub mod address;
 pub mod attributes;
+pub mod batch;
 pub mod completion_channel;
 pub mod completion_queue;
 pub mod core;
@@ -50,6 +51,7 @@ pub mod steer;
 
 pub use address::AddressVector;
 pub use attributes::{DeviceAttributes, PortAttributes};
+pub use batch::{Batch, BatchError, Posting};
 pub use broker::link::{GidEntry, LinkInfo, PhysicalState, PortState};
 pub use completion_channel::CompletionChannel;
 pub use cq::{Completion, CompletionQueue, WorkError};
@@ -64,7 +66,5 @@ pub use error::{Error, Result};
 pub use event_queue::{EventKind, EventQueue};
 pub use process::report_by;
 pub use protection_domain::{MemoryRegion, ProtectionDomain, Region, RemoteRegion};
-pub use queue_pair::{
-    Batch, BatchError, Endpoint, Posting, QueuePair, QueuePairOptions, RcOptions,
-};
+pub use queue_pair::{Endpoint, QueuePair, QueuePairOptions, RcOptions};
 pub use wire::{Gid, MemoryKey, Mtu, PKey, Psn, Qpn};
