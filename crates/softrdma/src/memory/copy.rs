@@ -111,6 +111,9 @@ impl ProgramMemory {
     }
 
     /// One store of 1, 2, 4 or 8 bytes at a multiple of their number, after all before it.
+    ///
+    /// # Safety
+    /// The bytes at `address` may be written, or are not mapped.
     unsafe fn store(self, address: u64, bytes: &[u8]) -> Result<(), Fault> {
         let Ok(to) = usize::try_from(address) else {
             return Err(Fault);
@@ -283,6 +286,8 @@ pub(super) mod leaf {
         (&raw const softrdma_leaf_faulted).addr()
     }
 
+    /// # Safety
+    /// The `length` bytes at `to` may be written and those at `from` read, or they are not mapped.
     #[inline]
     pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result<(), Fault> {
         // SAFETY: follows the C calling convention; what it writes is the caller's promise.
