@@ -15,6 +15,7 @@ use rustix::process::geteuid;
 
 pub use crate::error::{CallError, ConnectError};
 use crate::{
+    credit::CreditTable,
     link::LinkInfo,
     protocol::{
         Answer, Call, Event, Greeting, Holder, PROTOCOL_VERSION, ROCE_PORT, Refusal, Reply,
@@ -78,6 +79,8 @@ pub struct Lease {
     /// A unix datagram socket, where other processes pass on packets of this slot that reached
     /// them; it brings the sender's credentials, and only one's own uid is to be believed.
     pub steer: OwnedFd,
+    /// How full the receive buffers of this host are; `None` from a broker that has no such table.
+    pub credit: Option<CreditTable>,
     steer_prefix: String,
 }
 
@@ -231,15 +234,24 @@ impl Client {
         let Reply::Lease { slot, steer_prefix } = reply else {
             return Err(unexpected(&reply));
         };
-        let Ok([receive, steer]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+        let mut descriptors = descriptors.into_iter();
+        let (Some(receive), Some(steer)) = (descriptors.next(), descriptors.next()) else {
             // the kernel had no numbers for them here: the slot must not stay ours for nothing
             self.release_slot(slot)?;
             return Err(CallError::System(io::Errno::MFILE));
         };
+        let credit = descriptors.next().and_then(|file| {
+            CreditTable::open(file)
+                .inspect_err(
+                    |errno| tracing::warn!(%errno, "the broker's credit table is of no use"),
+                )
+                .ok()
+        });
         Ok(Lease {
             slot,
             receive,
             steer,
+            credit,
             steer_prefix,
         })
     }
@@ -447,6 +459,7 @@ fn open(
         version: PROTOCOL_VERSION,
         pid: own_pid(),
         program: program_name(),
+        takes_credit: true,
         refused: None,
     };
     // where the kernel or a filter has no pidfd for us, the broker gets its own

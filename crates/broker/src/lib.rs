@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`client`] | what programs call |
+//! | [`credit`] | how full the receive buffers of the host are |
 //! | [`error`] | what they get instead |
 //! | [`protocol`] | the messages |
 //! | [`link`] | links, GID tables |
@@ -15,6 +16,7 @@
 //! | [`who`] | who may talk to whom |
 
 pub mod client;
+pub mod credit;
 pub mod error;
 pub mod link;
 pub mod protocol;

@@ -36,6 +36,10 @@ pub struct Greeting {
     /// Its program, for people.
     #[serde(default)]
     pub program: String,
+    /// From a client only: it knows what to do with the credit table, which then comes with each
+    /// lease.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub takes_credit: bool,
     /// From the broker only: why it does not serve this client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refusal>,
@@ -120,7 +124,8 @@ pub enum Reply {
     Names(Vec<String>),
     /// One link.
     Link(LinkInfo),
-    /// A slot; the record carries the receive socket and the steering socket.
+    /// A slot; the record carries the receive socket, the steering socket, and for those who take
+    /// it the credit table if there is one.
     Lease {
         /// Its number, 1 to 255.
         slot: u8,

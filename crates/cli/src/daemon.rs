@@ -19,6 +19,9 @@ pub(crate) struct Arguments {
     /// End when nobody needed it for so long
     #[arg(long, value_name = "N", default_value_t = 30)]
     idle_seconds: u64,
+    /// Receive memory to ask the kernel for, for each program
+    #[arg(long, value_name = "BYTES")]
+    receive_buffer: Option<usize>,
     /// UDP port
     #[arg(long, hide = true, default_value_t = broker::protocol::ROCE_PORT)]
     port: u16,
@@ -64,11 +67,15 @@ fn options(arguments: &Arguments) -> ConnectOptions {
 
 fn serve(arguments: &Arguments) -> Result<(), String> {
     spawn::raise_descriptor_limit();
-    let config = Config {
+    let mut config = Config {
         instance: arguments.instance.clone(),
         port: arguments.port,
         idle: Duration::from_secs(arguments.idle_seconds),
+        ..Config::default()
     };
+    if let Some(bytes) = arguments.receive_buffer {
+        config.receive_buffer = bytes;
+    }
     let mut server = Server::start(config).map_err(|error| error.to_string())?;
     server.run().map_err(|error: ServerError| error.to_string())
 }
@@ -84,6 +91,9 @@ fn start(arguments: &Arguments) -> Result<(), String> {
         "--port".to_owned(),
         arguments.port.to_string(),
     ];
+    if let Some(bytes) = arguments.receive_buffer {
+        words.extend(["--receive-buffer".to_owned(), bytes.to_string()]);
+    }
     if let Some(instance) = &arguments.instance {
         words.extend(["--instance".to_owned(), instance.clone()]);
     }

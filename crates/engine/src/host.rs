@@ -11,6 +11,7 @@ use wire::MemoryKey;
 
 use crate::access::{Access, AccessError, AtomicOperation, Grant, MemoryRange, Scope, Sge};
 use crate::completion::{Overrun, WorkCompletion};
+use crate::path::Path;
 
 /// The bundle of types that a [`Shard`](crate::Shard) is generic over.
 pub trait Host {
@@ -20,6 +21,8 @@ pub trait Host {
     type Receives: ReceiveSource;
     /// A completion queue, held by handle.
     type Completions: CompletionSink;
+    /// What is known of receive buffers, held by the shard.
+    type Credit: Credit;
 }
 
 /// Registered memory. All of it belongs to a program that may change or unmap it at any time.
@@ -77,6 +80,20 @@ pub trait CompletionSink {
     /// Appends a completion. `solicited` is true for receives of packets with the SE bit and for
     /// every error: it wakes a program that asked for solicited completions only.
     fn push(&self, completion: WorkCompletion, solicited: bool) -> Result<(), Overrun>;
+}
+
+/// How full receive buffers are that several processes send to. Senders on one host tell each other
+/// what they have in flight; towards other hosts a sender learns from losses alone.
+pub trait Credit {
+    /// Whether the receive buffers at the end of `path` are known here, each by its slot.
+    fn reaches(&self, path: &Path) -> bool;
+
+    /// Bytes of truesize that this shard may have in flight towards the buffer of `slot` now. The
+    /// window's own bound applies as well, and one packet may always be in flight.
+    fn allowance(&self, slot: u8) -> u64;
+
+    /// Tells the others how many bytes of truesize are in flight from here towards that buffer.
+    fn note(&self, slot: u8, in_flight: u64);
 }
 
 /// Queues are held by handle: `Arc` in the device, `Rc` in the model.

@@ -40,7 +40,7 @@ pub use access::{
 pub use burst::{Burst, Origin, PacketOut, QpIndex};
 pub use completion::{CompletionOpcode, Overrun, Status, WorkCompletion};
 pub use event::AsyncEvent;
-pub use host::{CompletionSink, Host, Memory, ReceiveSource, ReceiveWqe};
+pub use host::{CompletionSink, Credit, Host, Memory, ReceiveSource, ReceiveWqe};
 pub use outcome::{Counters, DropReason, Outcome};
 pub use path::{Path, PathIndex, PathMeta};
 pub use shard::{Config, CreateError, QpOptions, QpView, Shard};

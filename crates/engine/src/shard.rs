@@ -12,13 +12,13 @@ use wire::{PKey, Packet, Qpn};
 use crate::access::{PdId, Span};
 use crate::burst::{Burst, Origin, QpIndex};
 use crate::event::AsyncEvent;
-use crate::host::Host;
+use crate::host::{Credit, Host};
 use crate::outcome::{Counters, DropReason, Outcome};
 use crate::path::{Path, PathIndex, PathMeta};
 use crate::qp::{
     Attributes, Capabilities, Common, PostError, SendRequest, State, Transport, flush,
 };
-use crate::rc::window::{DestinationIndex, Destinations, WindowConfig};
+use crate::rc::window::{Buffer, DestinationIndex, Destinations, WindowConfig};
 use crate::rc::{self, Pause, Rc, Timer};
 use crate::shard::paths::Paths;
 use crate::shard::places::{Places, QueuePair};
@@ -112,6 +112,7 @@ pub struct Shard<H: Host> {
     places: Places<H>,
     paths: Paths,
     destinations: Destinations,
+    credit: H::Credit,
     timers: Timers,
     /// Those that may have something to send, in the order of their turns.
     ready: VecDeque<QpIndex>,
@@ -124,12 +125,13 @@ pub struct Shard<H: Host> {
 
 impl<H: Host> Shard<H> {
     /// A shard without queue pairs.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: Config, credit: H::Credit) -> Self {
         Self {
             config,
             places: Places::new(config.slot, config.first_index),
             paths: Paths::default(),
             destinations: Destinations::default(),
+            credit,
             timers: Timers::default(),
             ready: VecDeque::new(),
             events: VecDeque::new(),
@@ -335,6 +337,14 @@ impl<H: Host> Shard<H> {
                 continue;
             };
             qp.is_ready = false;
+            if let Some(destination) = qp.destination {
+                refresh(
+                    &mut self.destinations,
+                    destination,
+                    &self.credit,
+                    &self.config,
+                );
+            }
             let spans = &mut self.spans;
             let pause = qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
                 rc.poll_transmit(turn, spans, out, TURN_PACKETS)
@@ -399,13 +409,33 @@ impl<H: Host> Shard<H> {
             }
         }
         if let Some(destination) = qp.destination {
+            self.tell(destination);
             self.wake(destination);
+        }
+    }
+
+    /// Tells other senders to the same buffer what is in flight from here.
+    fn tell(&mut self, destination: DestinationIndex) {
+        let account = self.destinations.get_mut(destination);
+        if let Buffer::Here(slot) = account.buffer()
+            && let Some(in_flight) = account.take_news()
+        {
+            self.credit.note(slot, in_flight);
         }
     }
 
     /// Makes the first one ready that waits for room towards a destination, if there is room. Its
     /// turn wakes the next one.
     fn wake(&mut self, destination: DestinationIndex) {
+        if !self.destinations.get(destination).has_waiting() {
+            return;
+        }
+        refresh(
+            &mut self.destinations,
+            destination,
+            &self.credit,
+            &self.config,
+        );
         while let Some(index) = self.destinations.get_mut(destination).wake() {
             let Some(qp) = self.places.get_mut(index) else {
                 continue;
@@ -426,6 +456,21 @@ impl<H: Host> Shard<H> {
             qp.is_ready = true;
             self.ready.push_back(index);
         }
+    }
+}
+
+/// Looks again how much may be in flight.
+fn refresh(
+    destinations: &mut Destinations,
+    destination: DestinationIndex,
+    credit: &impl Credit,
+    config: &Config,
+) {
+    let account = destinations.get_mut(destination);
+    if let Buffer::Here(slot) = account.buffer() {
+        // never 0: with nothing in flight there is room for a packet
+        let allowance = credit.allowance(slot).max(1);
+        account.set_limit(allowance.min(config.window.bytes));
     }
 }
 

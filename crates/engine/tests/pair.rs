@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use softrdma_engine::model::{CompletionQueue, ModelHost, ModelMemory, ReceiveQueue};
+use softrdma_engine::model::{CompletionQueue, ModelCredit, ModelHost, ModelMemory, ReceiveQueue};
 use softrdma_engine::qp::{
     AttributeMask, Attributes, Capabilities, Operation, Payload, RemoteMemory, SendFlags,
     SendRequest, State, Transport,
@@ -97,7 +97,7 @@ impl Side {
             | Access::REMOTE_READ
             | Access::REMOTE_ATOMIC;
         let key = memory.register(PdId(1), BASE[side], vec![0; REGION], access);
-        let mut shard = Shard::new(Config::for_slot(1 + side as u8));
+        let mut shard = Shard::new(Config::for_slot(1 + side as u8), ModelCredit::default());
         let (send_cq, receive_cq) = (CompletionQueue::new(1024), CompletionQueue::new(1024));
         let receives = ReceiveQueue::new(1024);
         let qpn = shard
@@ -683,6 +683,6 @@ fn a_long_message_never_has_more_than_the_window_in_flight() {
         pair.deliver(0);
     }
     assert_eq!(statuses(&pair.sends(0)), [(1, Status::Success)]);
-    let window = Config::for_slot(0).window.bytes;
+    let window = Config::for_slot(0).window.bytes_unknown;
     assert!(most > window / 2 && most < window + 2048, "{most} bytes");
 }

@@ -8,6 +8,7 @@
 //! | [`fdpass`] | unix sockets on abstract names, descriptors and credentials |
 //! | [`inherit`] | what programs that are started from here inherit |
 //! | [`netlink`] | interfaces, their addresses, and changes of both |
+//! | [`shared`] | memory that processes share, as atomic words |
 //! | [`fork`] | what a forked child must not inherit |
 //! | [`thread`] | threads that a program does not notice |
 //! | [`clock`] | monotonic nanoseconds |
@@ -34,6 +35,7 @@ pub mod fork;
 pub mod inherit;
 pub mod netlink;
 pub mod poll;
+pub mod shared;
 pub mod thread;
 pub mod udp;
 

@@ -11,6 +11,7 @@ use engine::access::Access;
 use engine::qp::{AttributeMask, Attributes, Capabilities, PostError, SendRequest, State};
 use engine::{Instant, Path, ReceiveWqe, WorkCompletion};
 use softrdma::core::{Clock, Core, QueuePairSpec};
+use softrdma::credit::SlotCredit;
 use softrdma::front::Front;
 use softrdma::memory::{MemoryTable, OwnedRegion};
 use softrdma::network::{Errno, Network, OutgoingRun, RxBuffer, SendOutcome};
@@ -221,6 +222,7 @@ impl Machine for Device {
         let core = Core::new(
             engine::Config::for_slot(number as u8 + 1),
             Arc::clone(&table),
+            SlotCredit::elsewhere(),
             wire,
             Tap::new(None),
             None,

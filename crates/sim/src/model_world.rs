@@ -1,6 +1,6 @@
 //! The engine alone: its model of memory and queues, millions of short seeds.
 
-use engine::model::{CompletionQueue, ModelHost, ModelMemory, ReceiveQueue};
+use engine::model::{CompletionQueue, ModelCredit, ModelHost, ModelMemory, ReceiveQueue};
 use engine::qp::{
     AttributeMask, Attributes, Capabilities, PostError, SendRequest, State, Transport,
 };
@@ -121,7 +121,7 @@ impl Machine for Model {
                 .collect()
         };
         let mut model = Self {
-            shard: Shard::new(config),
+            shard: Shard::new(config, ModelCredit::default()),
             memory: ModelMemory::default(),
             qpns: Vec::new(),
             send_cq,

@@ -112,6 +112,7 @@ impl Scenario {
         let service = rng.pick(&[1, 20, 300]);
         let window = WindowConfig {
             bytes: rng.pick(&[1, 8 << 10, 64 << 10, 128 << 10]),
+            bytes_unknown: 1 << 20,
             packet_overhead: rng.pick(&[0, 100, 832]),
             read_chunk: mtu.bytes() * rng.pick(&[1, 2, 16]),
         };

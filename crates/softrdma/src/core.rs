@@ -11,6 +11,7 @@ use tap::Tap;
 use wire::MemoryKey;
 
 use crate::completion_queue::CompletionQueue;
+use crate::credit::SlotCredit;
 use crate::error::{Error, Result};
 use crate::event_queue::EventQueue;
 use crate::front::Front;
@@ -79,12 +80,13 @@ impl<N: Network> Core<N> {
     pub fn new(
         config: engine::Config,
         memory: Arc<MemoryTable>,
+        credit: SlotCredit,
         network: N,
         tap: Tap,
         steering: Option<Steering>,
         clock: Clock,
     ) -> Self {
-        let engine = engine::Shard::new(config);
+        let engine = engine::Shard::new(config, credit);
         Self {
             memory,
             shard: Shard::new(config.slot, engine, network, tap, steering),

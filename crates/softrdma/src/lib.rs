@@ -32,6 +32,7 @@ pub mod completion_channel;
 pub mod completion_queue;
 pub mod core;
 pub mod cq;
+pub mod credit;
 pub mod device;
 pub mod error;
 pub mod event_queue;

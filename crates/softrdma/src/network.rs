@@ -229,7 +229,7 @@ fn destination(path: &Path) -> SocketAddr {
 }
 
 /// Whether the peer's address is one of this host: then its slots are those of our broker.
-fn is_own_address(path: &Path) -> bool {
+pub(crate) fn is_own_address(path: &Path) -> bool {
     if path.remote == path.local || path.remote.is_loopback() {
         return true;
     }

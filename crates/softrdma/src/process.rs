@@ -17,6 +17,7 @@ use io::udp::ReceiveSocket;
 use tap::{FaultPlan, Tap};
 
 use crate::core::{Clock, Core};
+use crate::credit::SlotCredit;
 use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::memory::MemoryTable;
@@ -159,6 +160,7 @@ impl Process {
         Ok(Core::new(
             config,
             Arc::clone(&self.memory),
+            SlotCredit::new(slot, lease.credit),
             network,
             tap,
             Some(steering),

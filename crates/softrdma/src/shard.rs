@@ -18,6 +18,7 @@ use engine::{AsyncEvent, Burst, Host, Instant, Path, QpIndex};
 use tap::{Delayed, Tap};
 
 use crate::completion_queue::CompletionQueue;
+use crate::credit::SlotCredit;
 use crate::front::Front;
 use crate::memory::MemoryTable;
 use crate::network::{Network, RxBuffer};
@@ -44,6 +45,7 @@ impl Host for DeviceHost {
     type Memory = MemoryTable;
     type Receives = Arc<ReceiveQueue>;
     type Completions = Arc<CompletionQueue>;
+    type Credit = SlotCredit;
 }
 
 /// One slot of the process: a lock around [`Inner`], and what is looked at without it.

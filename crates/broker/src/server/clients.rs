@@ -35,6 +35,8 @@ pub(super) struct Process {
     /// Readable when the process has ended: a forked child may keep the connection open.
     pub(super) pidfd: Descriptor,
     pub(super) program: String,
+    /// It knows what to do with the credit table.
+    pub(super) takes_credit: bool,
 }
 
 impl Client {
@@ -54,6 +56,13 @@ impl Client {
         self.process
             .as_ref()
             .map_or("?", |process| &process.program)
+    }
+
+    /// Whether it is to have the credit table with a lease.
+    pub(super) fn takes_credit(&self) -> bool {
+        self.process
+            .as_ref()
+            .is_some_and(|process| process.takes_credit)
     }
 
     pub(super) fn subscribe(&mut self) {

@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `accounts.rs` | what slots were granted and senders have in flight |
 //! | `clients.rs` | connections: greeting, who may, events waiting to be sent |
 //! | `links.rs` | links and how they follow their interfaces |
 //! | `slots.rs` | which slot is whose, when it may be used again |
@@ -11,6 +12,7 @@
 //! Nothing here trusts a client with more than its own things: it may end at any moment, send
 //! anything, and not read its answers.
 
+mod accounts;
 mod clients;
 mod links;
 mod port;
@@ -32,6 +34,7 @@ use io::{
 };
 
 use self::{
+    accounts::Accounts,
     clients::Client,
     links::Links,
     slots::{Owner, Slots},
@@ -61,6 +64,9 @@ pub struct Config {
     /// End when for this long nobody was connected, no process held the broker and no link was
     /// there to be kept.
     pub idle: Duration,
+    /// Bytes of receive memory to ask for each slot's socket, as `SO_RCVBUF` counts them: the
+    /// kernel grants twice as many, or what it allows.
+    pub receive_buffer: usize,
 }
 
 impl Default for Config {
@@ -69,6 +75,7 @@ impl Default for Config {
             instance: None,
             port: ROCE_PORT,
             idle: Duration::from_secs(30),
+            receive_buffer: io::udp::RECEIVE_MEMORY,
         }
     }
 }
@@ -161,6 +168,7 @@ pub struct Server {
     links: Links,
     slots: Slots,
     sockets: Sockets,
+    accounts: Accounts,
     waiting: VecDeque<Waiting>,
     next_probe: Instant,
     /// Since when nobody needs the broker.
@@ -189,7 +197,8 @@ impl Server {
         let monitor = netlink::Monitor::new().map_err(failed("open rtnetlink"))?;
         let now = Instant::now();
         let mut server = Self {
-            sockets: Sockets::new(config.port, &instance),
+            sockets: Sockets::new(config.port, &instance, config.receive_buffer),
+            accounts: Accounts::new(),
             config,
             instance,
             own_uid,

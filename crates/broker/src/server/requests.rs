@@ -97,6 +97,7 @@ impl Server {
             version: PROTOCOL_VERSION,
             pid: own_pid(),
             program: format!("softrdma {}", env!("CARGO_PKG_VERSION")),
+            takes_credit: false,
             refused,
         }
     }
@@ -173,7 +174,11 @@ impl Server {
             )
             .map_err(system("watch your process"))?;
         let program = clean_program_name(&greeting.program);
-        client.process = Some(Process { pidfd, program });
+        client.process = Some(Process {
+            pidfd,
+            program,
+            takes_credit: greeting.takes_credit,
+        });
         Ok(())
     }
 
@@ -424,10 +429,14 @@ impl Server {
             .ok_or(Errno::BADF)?
             .try_clone_to_owned();
         let receive = Descriptor::from(receive.map_err(|_| Errno::MFILE)?);
-        let steering = self.sockets.steering(slot)?;
+        self.accounts.open(slot, self.sockets.granted());
         let client = self.clients.get(&owner).ok_or(Errno::PIPE)?;
         let reply = Ok(Reply::Lease { slot, steer_prefix });
-        client.answer(call, reply, &[receive.as_fd(), steering])?;
+        let mut descriptors = vec![receive.as_fd(), self.sockets.steering(slot)?];
+        if client.takes_credit() {
+            descriptors.extend(self.accounts.descriptor());
+        }
+        client.answer(call, reply, &descriptors)?;
         tracing::debug!(
             slot,
             pid = client.pid,
@@ -443,6 +452,7 @@ impl Server {
             return false;
         }
         tracing::debug!(slot, "slot released");
+        self.accounts.close(slot);
         if let Some(socket) = self.sockets.receive(slot)
             && let Err(errno) = self.watch(socket, Token::Slot(slot))
         {

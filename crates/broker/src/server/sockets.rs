@@ -25,6 +25,8 @@ const DRAIN_MAX: usize = 1024;
 pub(super) struct Sockets {
     port: u16,
     steer_prefix: String,
+    /// Bytes of receive memory to ask for, as `SO_RCVBUF` counts them.
+    receive_buffer: usize,
     group: Option<udp::Group>,
     /// Why there is no group, and when that was found out.
     problem: Option<(String, Instant)>,
@@ -34,9 +36,10 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    pub(super) fn new(port: u16, instance: &str) -> Self {
+    pub(super) fn new(port: u16, instance: &str, receive_buffer: usize) -> Self {
         Self {
             port,
+            receive_buffer,
             steer_prefix: steer_prefix(instance),
             group: None,
             problem: None,
@@ -69,7 +72,7 @@ impl Sockets {
         if self.group.is_some() {
             return false;
         }
-        match udp::Group::open(self.port, SLOT_COUNT, SLOT_BYTE_OFFSET) {
+        match udp::Group::open_with(self.port, SLOT_COUNT, SLOT_BYTE_OFFSET, self.receive_buffer) {
             Ok(group) => {
                 self.group = Some(group);
                 self.problem = None;
@@ -91,6 +94,13 @@ impl Sockets {
                 false
             }
         }
+    }
+
+    /// Bytes of truesize that each socket was granted; 0 while the port is not open.
+    pub(super) fn granted(&self) -> usize {
+        self.group
+            .as_ref()
+            .map_or(0, udp::Group::granted_receive_buffer)
     }
 
     pub(super) fn receive(&self, slot: u8) -> Option<BorrowedFd<'_>> {

@@ -8,6 +8,7 @@ use std::{
 
 use crate::support::{Running, eventually, free_port, receive, send_to_slot};
 use io::fdpass::DatagramSocket;
+use rustix::net::sockopt::socket_recv_buffer_size;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use softrdma_broker::{CallError, Refusal};
 
@@ -123,6 +124,36 @@ fn a_killed_process_loses_its_slot_though_its_connection_lives_on() {
     });
     assert_eq!(client.status().expect("it runs").leased, 0);
     drop(kept);
+}
+
+#[test]
+fn a_lease_brings_the_credit_table_with_what_was_granted() {
+    let running = Running::start();
+    let client = running.client();
+    let lease = client.lease_slot().expect("free");
+    let table = lease.credit.as_ref().expect("this kernel has memfd");
+    let granted = socket_recv_buffer_size(&lease.receive).expect("it is a socket");
+    assert_eq!(table.look(lease.slot, 0).granted, granted as u64);
+    client.release_slot(lease.slot).expect("it is mine");
+    assert_eq!(table.look(lease.slot, 0).granted, 0);
+}
+
+#[test]
+fn what_a_killed_process_had_in_flight_is_taken_back() {
+    let running = Running::start();
+    let client = running.client();
+    let lease = client.lease_slot().expect("free");
+    let table = lease.credit.as_ref().expect("this kernel has memfd");
+    let (mut child, slot) = lease_in_child(&running);
+    // as the child would note it: all mappings are one table
+    table.note(lease.slot, slot, 100_000);
+    let seen = table.look(lease.slot, lease.slot);
+    assert_eq!((seen.others, seen.others_in_flight), (1, 100_000));
+    child.0.kill().expect("it is ours");
+    child.0.wait().expect("it is ours");
+    eventually("the dead have nothing in flight", || {
+        table.look(lease.slot, lease.slot).others == 0
+    });
 }
 
 #[test]

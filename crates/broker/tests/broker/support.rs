@@ -38,6 +38,7 @@ impl Running {
             instance: Some(instance.clone()),
             port,
             idle,
+            ..Config::default()
         };
         let mut server = Server::start(config).expect("nobody else has this name");
         let thread = std::thread::spawn(move || server.run().expect("the loop does not fail"));

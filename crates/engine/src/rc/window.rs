@@ -22,9 +22,14 @@ pub const POSITIONS_MAX: u64 = 1 << 22;
 /// Bounds of what is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowConfig {
-    /// Bytes of truesize towards one destination. Nothing more is started once this is reached, so
-    /// it is passed by at most one request of each queue pair.
+    /// Bytes of truesize towards one destination at most. Nothing more is started once this is
+    /// reached, so it is passed by at most one request of each queue pair. What [`Credit`] allows
+    /// may be less.
+    ///
+    /// [`Credit`]: crate::host::Credit
     pub bytes: u64,
+    /// The same towards a destination whose receive buffer is not known.
+    pub bytes_unknown: u64,
     /// Charged for a packet besides its payload.
     pub packet_overhead: u32,
     /// Longest READ request in bytes; a longer READ is asked for in several requests.
@@ -32,24 +37,36 @@ pub struct WindowConfig {
 }
 
 impl Default for WindowConfig {
-    /// 128 KiB, where loopback reaches its full speed and the default receive buffer still holds
-    /// it; READs are asked for by 64 KiB.
+    /// 512 KiB where the buffer is known, more than what loopback needs for its full speed; else
+    /// 128 KiB, which the kernel's default holds. READs are asked for by 64 KiB.
     fn default() -> Self {
         Self {
-            bytes: 128 << 10,
+            bytes: 512 << 10,
+            bytes_unknown: 128 << 10,
             packet_overhead: DATAGRAM_OVERHEAD,
             read_chunk: 64 << 10,
         }
     }
 }
 
-/// One account: a path and the slot byte of the destination QPN, which is one receive buffer.
+/// A receive buffer: what an account is kept for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Buffer {
+    /// That of a slot of this host, by whichever path.
+    Here(u8),
+    /// That of a slot at the end of a path.
+    There(PathIndex, u8),
+}
+
+/// One account.
 #[derive(Debug)]
 pub struct Destination {
-    key: (PathIndex, u8),
+    buffer: Buffer,
     references: u32,
     limit: u64,
     in_flight: u64,
+    /// What the other senders to the buffer were told.
+    noted: u64,
     waiting: VecDeque<QpIndex>,
 }
 
@@ -57,12 +74,36 @@ impl Destination {
     /// An account of its own, for a queue pair that is not connected.
     pub fn nowhere() -> Self {
         Self {
-            key: (PathIndex(0), 0),
+            buffer: Buffer::Here(0),
             references: 0,
             limit: 0,
             in_flight: 0,
+            noted: 0,
             waiting: VecDeque::new(),
         }
+    }
+
+    /// Which buffer this is about.
+    pub fn buffer(&self) -> Buffer {
+        self.buffer
+    }
+
+    /// From now on so many bytes of truesize may be in flight.
+    pub fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
+    /// Bytes in flight, if that changed since the last call.
+    pub fn take_news(&mut self) -> Option<u64> {
+        (self.noted != self.in_flight).then(|| {
+            self.noted = self.in_flight;
+            self.noted
+        })
+    }
+
+    /// Whether somebody waits for room.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Whether another request may be started.
@@ -116,22 +157,22 @@ pub struct DestinationIndex(u32);
 pub struct Destinations {
     entries: Vec<Destination>,
     free: Vec<DestinationIndex>,
-    by_key: HashMap<(PathIndex, u8), DestinationIndex>,
+    by_buffer: HashMap<Buffer, DestinationIndex>,
 }
 
 impl Destinations {
-    /// The account of a path and slot, for one more queue pair.
-    pub fn acquire(&mut self, path: PathIndex, slot: u8, limit: u64) -> DestinationIndex {
-        let key = (path, slot);
-        if let Some(&index) = self.by_key.get(&key) {
+    /// The account of a buffer, for one more queue pair.
+    pub fn acquire(&mut self, buffer: Buffer, limit: u64) -> DestinationIndex {
+        if let Some(&index) = self.by_buffer.get(&buffer) {
             self.entries[index.0 as usize].references += 1;
             return index;
         }
         let entry = Destination {
-            key,
+            buffer,
             references: 1,
             limit,
             in_flight: 0,
+            noted: 0,
             waiting: VecDeque::new(),
         };
         let index = match self.free.pop() {
@@ -144,7 +185,7 @@ impl Destinations {
                 DestinationIndex(self.entries.len() as u32 - 1)
             }
         };
-        self.by_key.insert(key, index);
+        self.by_buffer.insert(buffer, index);
         index
     }
 
@@ -154,7 +195,7 @@ impl Destinations {
         entry.references -= 1;
         if entry.references == 0 {
             debug_assert_eq!(entry.in_flight, 0, "in flight without a queue pair");
-            self.by_key.remove(&entry.key);
+            self.by_buffer.remove(&entry.buffer);
             self.free.push(index);
         }
     }
@@ -177,9 +218,9 @@ mod tests {
     #[test]
     fn queue_pairs_to_one_destination_share_an_account() {
         let mut destinations = Destinations::default();
-        let one = destinations.acquire(PathIndex(0), 7, 100);
-        let same = destinations.acquire(PathIndex(0), 7, 100);
-        let other = destinations.acquire(PathIndex(0), 8, 100);
+        let one = destinations.acquire(Buffer::There(PathIndex(0), 7), 100);
+        let same = destinations.acquire(Buffer::There(PathIndex(0), 7), 100);
+        let other = destinations.acquire(Buffer::There(PathIndex(0), 8), 100);
         assert_eq!(one, same);
         assert_ne!(one, other);
         destinations.release(one);
@@ -188,13 +229,14 @@ mod tests {
         assert!(destinations.get(other).has_room());
         destinations.get_mut(same).release(100);
         destinations.release(same);
-        assert_eq!(destinations.acquire(PathIndex(3), 1, 100), one, "reused");
+        let next = destinations.acquire(Buffer::Here(1), 100);
+        assert_eq!(next, one, "reused");
     }
 
     #[test]
     fn who_waits_is_woken_in_order_once_there_is_room() {
         let mut destinations = Destinations::default();
-        let index = destinations.acquire(PathIndex(0), 0, 10);
+        let index = destinations.acquire(Buffer::Here(0), 10);
         let destination = destinations.get_mut(index);
         destination.charge(10);
         destination.wait(QpIndex(1));

@@ -4,11 +4,12 @@
 //! take is [`transition`](crate::qp::transition)'s table.
 
 use crate::burst::QpIndex;
-use crate::host::{Host, ReceiveSource};
+use crate::host::{Credit, Host, ReceiveSource};
 use crate::qp::flush::Cause;
 use crate::qp::transition::check_modify;
 use crate::qp::{AttributeMask, Attributes, ModifyError, State, Transport};
 use crate::rc::Responder;
+use crate::rc::window::Buffer;
 use crate::shard::Shard;
 use crate::shard::places::QueuePair;
 use crate::time::Instant;
@@ -106,13 +107,19 @@ impl<H: Host> Shard<H> {
         let Some(qp) = self.places.get_mut(index) else {
             return;
         };
-        qp.common.path = self.paths.acquire(qp.common.attributes.path);
+        let path = self
+            .paths
+            .acquire(qp.common.attributes.path, |path| self.credit.reaches(path));
+        qp.common.path = path;
         let slot = qp.common.attributes.dest_qpn.slot();
-        qp.destination = Some(self.destinations.acquire(
-            qp.common.path,
-            slot,
-            self.config.window.bytes,
-        ));
+        let window = &self.config.window;
+        let (buffer, limit) = if self.paths.is_reached(path) {
+            (Buffer::Here(slot), window.bytes)
+        } else {
+            let limit = window.bytes.min(window.bytes_unknown);
+            (Buffer::There(path, slot), limit)
+        };
+        qp.destination = Some(self.destinations.acquire(buffer, limit));
     }
 
     /// Gives both back.
@@ -128,6 +135,7 @@ impl<H: Host> Shard<H> {
         qp.is_waiting = false;
         qp.rc.requester.stop();
         let path = qp.common.path;
+        self.tell(destination);
         self.wake(destination);
         self.destinations.release(destination);
         self.paths.release(path);

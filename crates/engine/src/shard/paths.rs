@@ -7,6 +7,8 @@ use crate::path::{Path, PathIndex};
 #[derive(Debug)]
 struct Entry {
     path: Path,
+    /// Whether the buffers at its end are known by slot.
+    is_reached: bool,
     references: u32,
 }
 
@@ -20,14 +22,15 @@ pub struct Paths {
 
 impl Paths {
     /// The index of a path, for one more queue pair. There are at most 2^16 queue pairs in a
-    /// shard, so there are enough indices.
-    pub fn acquire(&mut self, path: Path) -> PathIndex {
+    /// shard, so there are enough indices. `is_reached` is asked for a path that is new.
+    pub fn acquire(&mut self, path: Path, is_reached: impl FnOnce(&Path) -> bool) -> PathIndex {
         if let Some(&index) = self.by_path.get(&path) {
             self.entries[usize::from(index.0)].references += 1;
             return index;
         }
         let entry = Entry {
             path,
+            is_reached: is_reached(&path),
             references: 1,
         };
         let index = match self.free.pop() {
@@ -54,6 +57,11 @@ impl Paths {
         }
     }
 
+    /// Whether the receive buffers at the end of a path are known by their slots.
+    pub fn is_reached(&self, index: PathIndex) -> bool {
+        self.entries[usize::from(index.0)].is_reached
+    }
+
     /// The path.
     pub fn get(&self, index: PathIndex) -> Option<&Path> {
         self.entries
@@ -76,9 +84,11 @@ mod tests {
             ..path
         };
         let mut paths = Paths::default();
-        let index = paths.acquire(path);
-        assert_eq!(paths.acquire(path), index);
-        assert_ne!(paths.acquire(other), index);
+        let no = |_: &Path| false;
+        let index = paths.acquire(path, |_| true);
+        assert!(paths.is_reached(index));
+        assert_eq!(paths.acquire(path, no), index);
+        assert_ne!(paths.acquire(other, no), index);
         paths.release(index);
         assert_eq!(paths.get(index), Some(&path));
         paths.release(index);
@@ -87,6 +97,6 @@ mod tests {
             traffic_class: 8,
             ..path
         };
-        assert_eq!(paths.acquire(third), index);
+        assert_eq!(paths.acquire(third, no), index);
     }
 }

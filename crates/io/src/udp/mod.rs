@@ -13,6 +13,6 @@ mod tests;
 
 pub use receive::{RECEIVE_BUFFER, ReceiveSocket, Received};
 pub use send::{Family, SendOutcome, SendSocket, Transmit};
-pub use steering::{Group, MAX_SOCKETS, OpenError, prove_empty};
+pub use steering::{Group, MAX_SOCKETS, OpenError, RECEIVE_MEMORY, prove_empty};
 
 pub use crate::caps::{MAX_PAYLOAD, MAX_SEGMENTS, SocketMemory};

@@ -27,8 +27,9 @@ use crate::raw::{self, Descriptor, Instruction};
 /// One byte steers, so a group has no more members.
 pub const MAX_SOCKETS: usize = 256;
 
-/// Bytes of receive memory asked for each socket; the kernel doubles it and may grant less.
-const RECEIVE_MEMORY: usize = 4 << 20;
+/// Bytes of receive memory that [`Group::open`] asks for each socket, as `SO_RCVBUF` counts them;
+/// the kernel doubles it and may grant less.
+pub const RECEIVE_MEMORY: usize = 4 << 20;
 
 /// Each probe comes from a port of its own: without the program all of them reach socket 0 of `n`
 /// by chance once in `n^16`.
@@ -90,11 +91,25 @@ impl Group {
     /// [`OpenError::Taken`] also when the owner of the port would have shared it: the group begins
     /// with an exclusive bind, so that its indices are certain.
     pub fn open(port: u16, count: usize, steering_byte_offset: u32) -> Result<Self, OpenError> {
+        Self::open_with(port, count, steering_byte_offset, RECEIVE_MEMORY)
+    }
+
+    /// The same with another wish for receive memory than [`RECEIVE_MEMORY`].
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(
+        port: u16,
+        count: usize,
+        steering_byte_offset: u32,
+        receive_memory: usize,
+    ) -> Result<Self, OpenError> {
         Self::open_as(
             Caps::of_this_kernel().ipv6,
             port,
             count,
             steering_byte_offset,
+            receive_memory,
         )
     }
 
@@ -103,6 +118,7 @@ impl Group {
         port: u16,
         count: usize,
         steering_byte_offset: u32,
+        receive_memory: usize,
     ) -> Result<Self, OpenError> {
         if !(1..=MAX_SOCKETS).contains(&count) {
             return Err(OpenError::Count { count });
@@ -119,7 +135,7 @@ impl Group {
         }
         let mut granted_receive_buffer = usize::MAX;
         for socket in &sockets {
-            prepare(socket, ipv6).map_err(failed("set socket options", port))?;
+            prepare(socket, ipv6, receive_memory).map_err(failed("set socket options", port))?;
             let granted = sockopt::socket_recv_buffer_size(socket)
                 .map_err(failed("read the receive buffer size", port))?;
             granted_receive_buffer = granted_receive_buffer.min(granted);
@@ -304,10 +320,10 @@ fn bind(socket: &Descriptor, port: u16, ipv6: bool) -> Result<(), OpenError> {
 }
 
 /// What is set on a bound member: receive memory, what each datagram brings along, and the lock.
-fn prepare(socket: &Descriptor, ipv6: bool) -> Result<(), Errno> {
+fn prepare(socket: &Descriptor, ipv6: bool, receive_memory: usize) -> Result<(), Errno> {
     // With the privilege more than rmem_max is granted; without it as much as that allows.
-    sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_MEMORY)
-        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, RECEIVE_MEMORY))?;
+    sockopt::set_socket_recv_buffer_size_force(socket, receive_memory)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, receive_memory))?;
     ReceiveSocket::prepare(socket, ipv6)?;
     raw::set_int(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1)
 }

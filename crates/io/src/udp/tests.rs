@@ -157,7 +157,7 @@ fn a_byte_beyond_the_group_and_a_short_datagram_go_to_socket_0() {
 fn a_group_of_ipv4_sockets() {
     let (group, port) = loop {
         let port = 20_000 + (random() % 12_000) as u16;
-        match Group::open_as(false, port, 16, OFFSET) {
+        match Group::open_as(false, port, 16, OFFSET, RECEIVE_MEMORY) {
             Ok(group) => break (group, port),
             Err(OpenError::Taken { .. }) => {}
             Err(error) => panic!("{error}"),

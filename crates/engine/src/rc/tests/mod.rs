@@ -12,7 +12,7 @@ use wire::{
     RnrTimer, Syndrome,
 };
 
-use crate::model::{CompletionQueue, ModelHost, ModelMemory, ReceiveQueue};
+use crate::model::{CompletionQueue, ModelCredit, ModelHost, ModelMemory, ReceiveQueue};
 use crate::qp::{
     AttributeMask, Attributes, Capabilities, Operation, Payload, PostError, RemoteMemory,
     SendFlags, SendRequest, State, Transport,
@@ -98,7 +98,7 @@ fn rc_in_rts_with(change: impl FnOnce(&mut Setup)) -> Bench {
     let bytes = (0..REGION).map(|index| pattern(index as u64)).collect();
     let key = memory.register(PdId(1), BASE, bytes, Access::LOCAL_WRITE);
     let mut bench = Bench {
-        shard: Shard::new(setup.config),
+        shard: Shard::new(setup.config, ModelCredit::default()),
         memory,
         key,
         send_cq: CompletionQueue::new(64),
