@@ -10,7 +10,8 @@
 
 enum { GUARD_SECONDS = 60 };
 
-struct options options = { .gid_index = 1, .port = 18600, .mtu = IBV_MTU_1024, .only = "" };
+struct options options = { .gid_index = 1, .port = 18600, .clients = 1, .seconds = 1,
+			   .mtu = IBV_MTU_1024, .only = "" };
 struct ibv_context *context;
 struct ibv_cq *send_cq, *receive_cq;
 struct ibv_qp *qp;
@@ -18,10 +19,10 @@ struct ibv_mr *region;
 uint8_t *memory;
 struct endpoint peer;
 bool failed;
+int control = -1;
 
 static struct ibv_pd *pd;
 static struct endpoint mine;
-static int control = -1; /* the TCP connection */
 
 /* --- setting up ---------------------------------------------------------------------------- */
 
@@ -47,18 +48,35 @@ static void open_device(void)
 		die("setting up");
 }
 
-static void accept_client(void)
+static void send_at_once(void)
+{
+	setsockopt(control, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
+}
+
+static int listen_for_clients(void)
 {
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(options.port) };
 	int listener = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int));
-	if (bind(listener, (struct sockaddr *)&any, sizeof(any)) || listen(listener, 1))
+	if (bind(listener, (struct sockaddr *)&any, sizeof(any)) || listen(listener, options.clients))
 		die("listen");
+	return listener;
+}
+
+void accept_client(void)
+{
+	static int listener = -1;
+	static unsigned int accepted;
+
+	if (listener < 0)
+		listener = listen_for_clients();
 	control = accept(listener, NULL, NULL);
 	if (control < 0)
 		die("accept");
-	close(listener);
+	send_at_once();
+	if (++accepted == options.clients)
+		close(listener);
 }
 
 static void connect_server(const char *host)
@@ -73,12 +91,13 @@ static void connect_server(const char *host)
 	if (connect(control, found->ai_addr, found->ai_addrlen))
 		die(host);
 	freeaddrinfo(found);
+	send_at_once();
 }
 
 static void usage(const char *program)
 {
-	fprintf(stderr, "usage: %s server|client [-d DEVICE] [-g INDEX] [-m MTU] [-p PORT] [-k] [-l] [-t TEXT] "
-			"[-v] [HOST]\n", program);
+	fprintf(stderr, "usage: %s server|client [-d DEVICE] [-g INDEX] [-m MTU] [-p PORT] [-k] [-l] "
+			"[-n CLIENTS] [-s SECONDS] [-t TEXT] [-v] [HOST]\n", program);
 	exit(2);
 }
 
@@ -90,7 +109,7 @@ static const char *parse(int argc, char **argv)
 		usage(argv[0]);
 	options.server = !strcmp(argv[1], "server");
 	optind = 2;
-	while ((option = getopt(argc, argv, "d:g:m:p:klt:v")) != -1) {
+	while ((option = getopt(argc, argv, "d:g:m:p:kln:s:t:v")) != -1) {
 		switch (option) {
 		case 'd': options.device = optarg; break;
 		case 'g': options.gid_index = atoi(optarg); break;
@@ -102,12 +121,14 @@ static const char *parse(int argc, char **argv)
 		case 'p': options.port = atoi(optarg); break;
 		case 'k': options.kernel = true; break;
 		case 'l': options.lossy = true; break;
+		case 'n': options.clients = atoi(optarg); break;
+		case 's': options.seconds = atoi(optarg); break;
 		case 't': options.only = optarg; break;
 		case 'v': options.verbose = true; break;
 		default: usage(argv[0]);
 		}
 	}
-	if (options.server != (optind == argc))
+	if (options.server != (optind == argc) || !options.clients)
 		usage(argv[0]);
 	return argv[optind];
 }
@@ -123,7 +144,6 @@ void pair_start(int argc, char **argv)
 		accept_client();
 	else
 		connect_server(host);
-	setsockopt(control, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
 }
 
 /* --- both ends ----------------------------------------------------------------------------- */
@@ -144,6 +164,21 @@ void fail(const char *format, ...)
 	putchar('\n');
 	va_end(arguments);
 	failed = true;
+}
+
+uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
+int by_value(const void *left, const void *right)
+{
+	uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+
+	return (a > b) - (a < b);
 }
 
 static void exchange(const void *mine, void *theirs, size_t length)

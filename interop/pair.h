@@ -1,5 +1,5 @@
 /*
- * Two ends of reliable connections: what verbs_twin and verbs_trials have in common.
+ * Two ends of reliable connections: what verbs_twin, verbs_trials and verbs_load have in common.
  *
  *   PROGRAM server [options]          answers one client, then ends
  *   PROGRAM client [options] HOST
@@ -10,6 +10,8 @@
  *     -p PORT     TCP port over which the two agree (18600)
  *     -k          the server's device is the kernel's rxe: expect what it is known to do otherwise
  *     -l          the network loses packets: a refusal may not arrive, and none is repeated
+ *     -n CLIENTS  that the server answers, where the test is made for several (1)
+ *     -s SECONDS  how long a load lasts (1)
  *     -t TEXT     only tests with this in their names (both ends need the same)
  *     -v          print every completion
  *
@@ -38,6 +40,7 @@ enum {
 struct options {
 	const char *device, *only;
 	int gid_index, port;
+	unsigned int clients, seconds;
 	enum ibv_mtu mtu;
 	bool server, kernel, lossy, verbose;
 };
@@ -65,14 +68,21 @@ extern struct ibv_mr *region;
 extern uint8_t *memory; /* the one of the setup */
 extern struct endpoint peer;
 extern bool failed; /* the running test */
+extern int control; /* the TCP connection to the peer, which meet() uses */
 
 /* Reads the command line, opens the device, and finds the other end. */
 void pair_start(int argc, char **argv);
+/* The server: takes the next of its clients, whose connection becomes control. */
+void accept_client(void);
 
 /* The queue pair and the region of a test. Between the two the server can post receives. */
 void make_qp(const struct setup *setup);
 void connect_qp(const struct setup *setup);
 void drop_qp(void);
+
+uint64_t now_ns(void);
+/* For qsort() of uint64_t. */
+int by_value(const void *left, const void *right);
 
 /* Whether -t wants this test. */
 bool wanted(const char *name);

@@ -31,14 +31,6 @@ static void connect_usual(void)
 	connect_qp(&setup);
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000000000ull + now.tv_nsec;
-}
-
 /* Waits until what somebody else writes is no longer OLD, without a call into the library. */
 static uint64_t wait_for_change(const volatile uint64_t *word, uint64_t old)
 {
@@ -240,13 +232,6 @@ static void lost_region(void)
 }
 
 /* --- two posts, and then not another call ---------------------------------------------------- */
-
-static int by_value(const void *left, const void *right)
-{
-	uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
-
-	return (a > b) - (a < b);
-}
 
 static void silence(void)
 {

@@ -163,7 +163,7 @@ pub fn build_programs() -> Result<Vec<PathBuf>> {
         );
         Ok(program)
     };
-    ["verbs_twin", "verbs_trials"]
+    ["verbs_twin", "verbs_trials", "verbs_load"]
         .into_iter()
         .map(build)
         .collect()

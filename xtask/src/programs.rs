@@ -23,10 +23,9 @@ use crate::tally::{Tally, Verdict};
 use crate::{dist, interop, workspace};
 
 use cases::Case;
-use world::World;
 
 pub use pingpong::{DEFAULT, PingPong};
-pub use world::{Host, ip};
+pub use world::{Host, Net, World, ip};
 
 /// Cases at once: both ends of an exchange poll, so more would only wait for each other.
 const JOBS: usize = 2;
@@ -174,7 +173,8 @@ pub fn succeeded(what: &str, ended: &Ended) -> Result<()> {
     Ok(())
 }
 
-fn softrdma() -> PathBuf {
+/// The `softrdma` command inside of a sandbox.
+pub fn softrdma() -> PathBuf {
     Path::new(crate::sandbox::FOLDER).join("dist/bin/softrdma")
 }
 

@@ -9,16 +9,13 @@ mod plan;
 mod report;
 mod sender;
 
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::workspace;
+use super::become_optimised;
+use super::figures::Figures;
+use super::machine::{Machine, Pinned, two_processors};
 pub use peer::{Arguments as PeerArguments, run as run_peer};
-use plan::{Exchange, Plan};
-use sender::Sample;
+use plan::Plan;
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -49,46 +46,57 @@ struct Row {
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    if cfg!(debug_assertions) && !arguments.as_built {
-        return run_optimised(arguments);
+    if !arguments.as_built {
+        become_optimised()?;
     }
-    let load_average = report::load_average();
-    let processors = two_processors()?;
-    if let Some([sender, _]) = processors {
-        stay_on(sender)?;
-    }
-    let peer_processor = processors.map(|[_, peer]| peer);
+    let machine = Machine::look();
     let rows = rows();
-    let mut samples: Vec<Vec<Sample>> = rows.iter().map(|_| Vec::new()).collect();
+    let mut samples: Vec<Vec<Figures>> = rows.iter().map(|_| Vec::new()).collect();
     for round in 1..=arguments.rounds {
         eprintln!("round {round} of {}", arguments.rounds);
         for (row, samples) in rows.iter().zip(&mut samples) {
-            let sample = sender::measure(&row.plan, arguments.seconds, peer_processor)
+            let sample = measure(&row.plan, arguments.seconds)
                 .with_context(|| format!("row \"{}\"", row.name))?;
             samples.push(sample);
         }
     }
-    report::write(&rows, &samples, arguments.seconds, load_average)
+    report::write(&rows, &samples, arguments.seconds, machine)
 }
 
-/// Figures of an unoptimised build would say nothing, so this process becomes an optimised one.
-fn run_optimised(arguments: &Arguments) -> Result<()> {
-    let error = Command::new(workspace::cargo())
-        .args([
-            "run",
-            "--quiet",
-            "--release",
-            "--package",
-            "xtask",
-            "--",
-            "bench",
-            "raw",
-        ])
-        .args(["--seconds", &arguments.seconds.to_string()])
-        .args(["--rounds", &arguments.rounds.to_string()])
-        .current_dir(workspace::root())
-        .exec();
-    Err(error).context("cargo run --release")
+/// One of the rows that everything above sockets is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Full sends of packets with this payload, with ICRC and copy at both ends.
+    Stream { payload: usize },
+    /// Half a round trip.
+    PingPong { blocking: bool },
+}
+
+impl Limit {
+    /// Measures it once.
+    pub fn measure(self, seconds: f64) -> Result<Figures> {
+        measure(&self.plan(), seconds)
+    }
+
+    fn plan(self) -> Plan {
+        match self {
+            Self::Stream { payload } => {
+                let mut plan = Plan::throughput(payload, plan::segments_that_fit(payload));
+                checksummed_and_copied(&mut plan);
+                plan
+            }
+            Self::PingPong { blocking } => Plan::ping_pong(blocking),
+        }
+    }
+}
+
+/// Measures a row once, each side on a processor of its own where there are two.
+fn measure(plan: &Plan, seconds: f64) -> Result<Figures> {
+    let processors = two_processors()?;
+    let _pinned = processors
+        .map(|[sender, _]| Pinned::to(sender))
+        .transpose()?;
+    sender::measure(plan, seconds, processors.map(|[_, peer]| peer))
 }
 
 /// Everything measured, in groups: the first row of a group is what its others are compared with.
@@ -127,29 +135,20 @@ fn rows() -> Vec<Row> {
     );
     group(
         64,
-        io::udp::MAX_SEGMENTS,
+        plan::segments_that_fit(64),
         &[
             ("+ ICRC and copy at both ends", checksummed_and_copied),
             ("no GSO, no GRO", unsegmented),
         ],
     );
-    for (name, exchange, sockets) in [
-        ("both sides poll", Exchange::PingPong { blocking: false }, 1),
-        (
-            "both sides poll, group of 256",
-            Exchange::PingPong { blocking: false },
-            256,
-        ),
-        (
-            "both sides block in epoll",
-            Exchange::PingPong { blocking: true },
-            1,
-        ),
+    for (name, blocking, sockets) in [
+        ("both sides poll", false, 1),
+        ("both sides poll, group of 256", false, 256),
+        ("both sides block in epoll", true, 1),
     ] {
         let plan = Plan {
-            exchange,
             sockets,
-            ..Plan::throughput(64, 1)
+            ..Plan::ping_pong(blocking)
         };
         rows.push(Row { name, plan });
     }
@@ -173,22 +172,6 @@ fn in_a_group_of_256(plan: &mut Plan) {
 
 fn unsegmented(plan: &mut Plan) {
     plan.segments = 1;
-}
-
-/// A processor for each side, the sender's first, where this process may use two.
-fn two_processors() -> Result<Option<[usize; 2]>> {
-    let allowed = sched_getaffinity(None)?;
-    let mut usable = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    Ok(usable
-        .next()
-        .zip(usable.next())
-        .map(|(first, second)| [first, second]))
-}
-
-fn stay_on(processor: usize) -> Result<()> {
-    let mut only = CpuSet::new();
-    only.set(processor);
-    sched_setaffinity(None, &only).context("pinning to a processor")
 }
 
 /// A group on a port that was free.

@@ -9,8 +9,9 @@ use io::udp::{Family, RECEIVE_BUFFER, ReceiveSocket, Received, SendOutcome, Send
 use serde::{Deserialize, Serialize};
 use wire::roce::icrc::PseudoHeader;
 
+use super::open_group;
 use super::plan::{ACK, ACK_TAKEN, Exchange, FLUSH, HEADER, Plan, REGION, STOP, TRAILER};
-use super::{open_group, stay_on};
+use crate::bench::machine::Pinned;
 
 /// A sender that is silent for so long is gone.
 const SILENCE_NS: u64 = 10_000_000_000;
@@ -42,9 +43,7 @@ pub struct Seen {
 
 pub fn run(arguments: &Arguments) -> Result<()> {
     let plan: Plan = serde_json::from_str(&arguments.plan).context("the plan")?;
-    if let Some(processor) = arguments.processor {
-        stay_on(processor)?;
-    }
+    let _pinned = arguments.processor.map(Pinned::to).transpose()?;
     let (group, port) = open_group(plan.sockets)?;
     let granted_receive_buffer = group.granted_receive_buffer();
     let mut peer = Peer {

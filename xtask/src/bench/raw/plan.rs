@@ -61,6 +61,14 @@ impl Plan {
         }
     }
 
+    /// One small packet there and one back.
+    pub fn ping_pong(blocking: bool) -> Self {
+        Self {
+            exchange: Exchange::PingPong { blocking },
+            ..Self::throughput(64, 1)
+        }
+    }
+
     /// Bytes of a packet, BTH to ICRC.
     pub fn packet(&self) -> usize {
         HEADER + self.payload + TRAILER

@@ -15,6 +15,7 @@ use super::peer::{Ready, Seen, Sleeper};
 use super::plan::{
     ACK, ACK_TAKEN, Exchange, FLUSH, HEADER, Plan, REGION, STEERING_BYTE, STOP, TRAILER,
 };
+use crate::bench::figures::{Figures, quantile};
 
 /// No acknowledgement for so long: what is in flight is given up. Long, because a peer that waits
 /// for its processor on a busy machine has lost nothing.
@@ -23,29 +24,16 @@ const GIVE_UP_NS: u64 = 2_000_000_000;
 /// Round trips that are not counted: caches and clocks settle.
 const WARM_UP: usize = 1000;
 
-/// The result of one measurement.
-#[derive(Clone, Debug)]
-pub enum Sample {
-    Throughput {
-        gbit_per_s: f64,
-        mega_packets_per_s: f64,
-        /// Payload bytes that never arrived.
-        lost: u64,
-    },
-    /// Half round trips in µs.
-    Latency { p50: f64, p99: f64 },
-}
-
 /// Runs one row once, with a peer process of its own.
-pub fn measure(plan: &Plan, seconds: f64, peer_processor: Option<usize>) -> Result<Sample> {
+pub fn measure(plan: &Plan, seconds: f64, peer_processor: Option<usize>) -> Result<Figures> {
     let (_group, mut sender) = Sender::start(plan, peer_processor)?;
     let duration_ns = (seconds * 1e9) as u64;
-    let sample = match plan.exchange {
+    let figures = match plan.exchange {
         Exchange::Stream => sender.stream(duration_ns)?,
         Exchange::PingPong { blocking } => sender.ping_pong(duration_ns, blocking)?,
     };
     sender.stop()?;
-    Ok(sample)
+    Ok(figures)
 }
 
 struct Sender {
@@ -98,7 +86,7 @@ impl Sender {
         Ok((group, sender))
     }
 
-    fn stream(&mut self, duration_ns: u64) -> Result<Sample> {
+    fn stream(&mut self, duration_ns: u64) -> Result<Figures> {
         let window = self.plan.window(self.granted) as u64;
         let of_a_send = self.plan.payload_of_a_send() as u64;
         let start = now_ns();
@@ -117,14 +105,14 @@ impl Sender {
         }
         let elapsed_ns = (now_ns() - start) as f64;
         let packets = self.taken as f64 / self.plan.payload as f64;
-        Ok(Sample::Throughput {
+        Ok(Figures::Packets {
             gbit_per_s: self.taken as f64 * 8.0 / elapsed_ns,
             mega_packets_per_s: packets * 1e3 / elapsed_ns,
-            lost: self.sent.saturating_sub(self.taken),
+            lost_bytes: self.sent.saturating_sub(self.taken),
         })
     }
 
-    fn ping_pong(&mut self, duration_ns: u64, blocking: bool) -> Result<Sample> {
+    fn ping_pong(&mut self, duration_ns: u64, blocking: bool) -> Result<Figures> {
         let mut sleeper = if blocking {
             Some(Sleeper::new(&self.acks)?)
         } else {
@@ -152,14 +140,9 @@ impl Sender {
         }
         round_trips_ns.sort_unstable();
         // Half of it, in µs.
-        let at = |part: f64| {
-            let index = (round_trips_ns.len() - 1) as f64 * part;
-            round_trips_ns[index as usize] as f64 / 2000.0
-        };
-        Ok(Sample::Latency {
-            p50: at(0.5),
-            p99: at(0.99),
-        })
+        let at = |part| Some(quantile(&round_trips_ns, part)? as f64 / 2000.0);
+        let (p50_us, p99_us) = at(0.5).zip(at(0.99)).context("no round trip")?;
+        Ok(Figures::Latency { p50_us, p99_us })
     }
 
     /// Ends the peer and believes the figures only if what it saw was whole.
