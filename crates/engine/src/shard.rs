@@ -117,6 +117,8 @@ pub struct Shard<H: Host> {
     /// Those that may have something to send, in the order of their turns.
     ready: VecDeque<QpIndex>,
     events: VecDeque<AsyncEvent>,
+    /// Queue pairs that have something in flight.
+    in_flight: usize,
     /// Counts of the queue pairs that are gone.
     past: Counters,
     /// Spans of the packet that is being made; kept for its memory.
@@ -135,6 +137,7 @@ impl<H: Host> Shard<H> {
             timers: Timers::default(),
             ready: VecDeque::new(),
             events: VecDeque::new(),
+            in_flight: 0,
             past: Counters::default(),
             spans: Vec::new(),
         }
@@ -168,6 +171,7 @@ impl<H: Host> Shard<H> {
             destination: None,
             is_ready: false,
             is_waiting: false,
+            is_in_flight: false,
             armed: Armed::default(),
         };
         self.places.put(index, qp);
@@ -227,6 +231,11 @@ impl<H: Host> Shard<H> {
     pub fn in_flight_bytes(&self) -> u64 {
         let charged = |qp: &QueuePair<H>| qp.rc.requester.charged();
         self.places.iter().map(charged).sum()
+    }
+
+    /// Whether any queue pair waits for an answer to something.
+    pub fn is_in_flight(&self) -> bool {
+        self.in_flight > 0
     }
 
     /// The path of packets in a burst.
@@ -397,6 +406,7 @@ impl<H: Host> Shard<H> {
             return;
         };
         self.events.extend(qp.common.events.drain(..));
+        qp.count_in_flight(&mut self.in_flight);
         for timer in Timer::ALL {
             if let Some(at) = qp.rc.requester.deadline(timer) {
                 let entry = Entry {

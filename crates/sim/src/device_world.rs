@@ -15,6 +15,7 @@ use softrdma::credit::SlotCredit;
 use softrdma::front::Front;
 use softrdma::memory::{MemoryTable, OwnedRegion};
 use softrdma::network::{Errno, Network, OutgoingRun, RxBuffer, SendOutcome};
+use softrdma::shard::Server;
 use softrdma::{Error, EventKind, EventQueue};
 use tap::Tap;
 use wire::{MemoryKey, Qpn};
@@ -33,6 +34,9 @@ const MERGED_MAX: usize = 16;
 
 /// Completions that a queue holds: more than there are work requests.
 const COMPLETIONS: u32 = 1 << 12;
+
+/// When the background thread looks after what waits for company.
+const GLANCE_NS: u64 = 500_000;
 
 /// Runs one seed to its end. An error says what rule was broken.
 pub fn run(seed: u64, trace: Trace) -> Result<Summary, String> {
@@ -228,6 +232,9 @@ impl Machine for Device {
             None,
             Clock::Simulated(Arc::clone(&time)),
         );
+        // half of them as if the background thread were looking: then posts and answers wait
+        let is_tended = rng.chance(500);
+        core.shard.hold.set_tended(is_tended);
         let mut device = Self {
             core,
             ground: DeviceGround {
@@ -315,14 +322,17 @@ impl Machine for Device {
         let nothing = WorkCompletion::success(0, engine::CompletionOpcode::Send, 0, Qpn::default());
         let mut completion = [nothing];
         // as `Core::poll`, which would yield the real processor when virtual time stands still
-        for is_served in [false, true] {
-            if is_served {
-                self.core.serve();
+        self.core.shard.stamp_poll(now);
+        for queue in [&self.send_cq, &self.receive_cq] {
+            if queue.poll(&mut completion) == 1 {
+                self.core.flush();
+                return Some(completion[0]);
             }
-            for queue in [&self.send_cq, &self.receive_cq] {
-                if queue.poll(&mut completion) == 1 {
-                    return Some(completion[0]);
-                }
+        }
+        for queue in [&self.send_cq, &self.receive_cq] {
+            self.core.serve(Server::Poller(queue));
+            if queue.poll(&mut completion) == 1 {
+                return Some(completion[0]);
             }
         }
         None
@@ -344,7 +354,7 @@ impl Machine for Device {
     ) -> Result<(), String> {
         self.set_time(now);
         loop {
-            self.core.serve();
+            self.core.serve(Server::Anybody);
             look(&self.ground)?;
             let mut ends = self.wire.borrow_mut();
             sent.append(&mut ends.sent);
@@ -374,7 +384,10 @@ impl Machine for Device {
     }
 
     fn wakes_at(&self, now: Instant) -> Option<Instant> {
-        self.core.shard.lock().next_deadline(now)
+        let glance = || Instant::from_nanos(now.as_nanos() + GLANCE_NS);
+        let waits = self.core.shard.has_pending().then(glance);
+        let deadline = self.core.shard.lock().next_deadline(now);
+        waits.into_iter().chain(deadline).min()
     }
 
     fn tally(&self) -> Tally {

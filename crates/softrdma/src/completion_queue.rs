@@ -133,6 +133,11 @@ impl CompletionQueue {
         ring.armed = ring.armed.max(wish);
     }
 
+    /// Whether the next completion may raise an event.
+    pub fn is_armed(&self) -> bool {
+        self.lock().armed != Armed::Not
+    }
+
     /// Changes the size to at least `size`; returns what was granted.
     ///
     /// # Errors

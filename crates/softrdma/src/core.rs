@@ -18,7 +18,7 @@ use crate::front::Front;
 use crate::memory::MemoryTable;
 use crate::network::Network;
 use crate::receive_queue::ReceiveQueue;
-use crate::shard::{DeviceHost, Served, Shard};
+use crate::shard::{DeviceHost, Served, Server, Shard};
 use crate::steer::Steering;
 
 /// How often the last acknowledgement is repeated when a queue pair goes: programs exit as soon as
@@ -175,6 +175,8 @@ impl<N: Network> Core<N> {
     /// Takes a queue pair away; what was posted vanishes without completions.
     pub fn destroy_queue_pair(&self, front: &Front) {
         let mut inner = self.shard.lock();
+        inner.hand_over(front);
+        inner.transmit(self.now(), &self.memory);
         for _ in 0..FAREWELLS {
             inner.engine.repeat_acknowledgement(front.index());
             inner.transmit(self.now(), &self.memory);
@@ -199,13 +201,30 @@ impl<N: Network> Core<N> {
     /// # Errors
     /// [`Error::Post`]; nothing was queued.
     pub fn queue_send(&self, front: &Front, request: &SendRequest<'_>) -> Result<()> {
-        front.queue_send(request, || self.shard.lock().settle(front))
+        front.queue_send(request, || self.shard.lock().settle(front))?;
+        self.shard.hold.add(request);
+        Ok(())
     }
 
-    /// Transmits what was queued. Returns when the shard must be served next, if that is known.
+    /// Transmits what was queued, or lets it wait for company. Returns when the shard must be
+    /// served next, if that is known.
     pub fn kick(&self, front: &Front) -> Option<Instant> {
         self.shard.announce(front);
-        self.shard.transmit_pending(self.now(), &self.memory)
+        let now = self.now();
+        let since_poll = now.since(self.shard.last_poll());
+        if self.shard.hold.may_wait(since_poll.as_nanos() as u64) {
+            return None;
+        }
+        self.shard.transmit_pending(now, &self.memory)
+    }
+
+    /// Transmits what waits for company: the program is about to do something else.
+    pub fn flush(&self) -> Option<Instant> {
+        if self.shard.has_pending() {
+            self.shard.transmit_pending(self.now(), &self.memory)
+        } else {
+            None
+        }
     }
 
     /// Posts a receive work request.
@@ -225,15 +244,16 @@ impl<N: Network> Core<N> {
     /// Takes completions; looks for new ones if there are none.
     pub fn poll(&self, queue: &CompletionQueue, into: &mut [WorkCompletion]) -> usize {
         let count = queue.poll(into);
+        let now = self.now();
+        self.shard.stamp_poll(now);
         if count > 0 || into.is_empty() {
-            let now = self.now();
-            self.shard.stamp_poll(now);
+            if self.shard.has_pending() {
+                self.shard.transmit_pending(now, &self.memory);
+            }
             self.shard.idle_for(now, false);
             return count;
         }
-        let now = self.now();
-        self.shard.stamp_poll(now);
-        let served = self.shard.serve(now, &self.memory);
+        let served = self.shard.serve(now, &self.memory, Server::Poller(queue));
         let count = queue.poll(into);
         let is_idle = count == 0 && served.is_none_or(|served| served.packets == 0);
         if self.shard.idle_for(now, is_idle) > POLITE_AFTER_NS {
@@ -243,8 +263,8 @@ impl<N: Network> Core<N> {
     }
 
     /// Serves the shard if nobody else does.
-    pub fn serve(&self) -> Option<Served> {
-        self.shard.serve(self.now(), &self.memory)
+    pub fn serve(&self, server: Server<'_>) -> Option<Served> {
+        self.shard.serve(self.now(), &self.memory, server)
     }
 
     /// Makes a key unusable. When this returns no packet can use the memory any more.

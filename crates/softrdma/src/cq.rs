@@ -1,7 +1,7 @@
 //! Completion queues of programs: the queue itself, and progress for who polls it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::{Status, WorkCompletion};
@@ -10,6 +10,9 @@ use crate::completion_channel::CompletionChannel;
 use crate::completion_queue::{CompletionQueue as Queue, CompletionQueueError};
 use crate::device::Context;
 use crate::error::{Error, Result};
+
+/// A queue that was polled and not armed for so long is no longer watched: arming anew costs a wake.
+const WATCH_NS: u64 = 10_000_000;
 
 /// Completions taken from the ring at once by [`CompletionQueue::wait`].
 const BATCH: usize = 64;
@@ -20,6 +23,8 @@ pub struct CompletionQueue {
     queue: Arc<Queue>,
     /// Whether the background thread was asked to watch the sockets for it.
     is_watched: AtomicBool,
+    /// When it was asked last, in nanoseconds of the clock.
+    watched_at_ns: AtomicU64,
 }
 
 impl CompletionQueue {
@@ -39,6 +44,7 @@ impl CompletionQueue {
             context: Arc::clone(context),
             queue: Arc::new(queue),
             is_watched: AtomicBool::new(false),
+            watched_at_ns: AtomicU64::new(0),
         })
     }
 
@@ -64,9 +70,23 @@ impl CompletionQueue {
     pub fn poll(&self, into: &mut [WorkCompletion]) -> usize {
         match self.context.process.core() {
             Some(core) if io::fork::generation() == self.context.process.generation() => {
+                if self.is_watched.load(Ordering::Relaxed) {
+                    self.take_back();
+                }
                 core.poll(&self.queue, into)
             }
             _ => 0,
+        }
+    }
+
+    /// A program that has stopped to wait for events serves itself from now on.
+    fn take_back(&self) {
+        let since = io::clock::now_ns().saturating_sub(self.watched_at_ns.load(Ordering::Relaxed));
+        if since > WATCH_NS
+            && !self.queue.is_armed()
+            && self.is_watched.swap(false, Ordering::SeqCst)
+        {
+            self.context.process.watched.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
@@ -84,10 +104,15 @@ impl CompletionQueue {
         if self.queue.channel().is_some() {
             // the program waits in its own epoll, which the library cannot see: from now on the
             // thread watches the socket for it
+            self.watched_at_ns
+                .store(io::clock::now_ns(), Ordering::Relaxed);
             if !self.is_watched.swap(true, Ordering::SeqCst) {
                 process.watched.fetch_add(1, Ordering::SeqCst);
             }
             process.wake_before_blocking();
+        }
+        if let Some(core) = process.core() {
+            process.wake_before(core.flush());
         }
         Ok(())
     }

@@ -37,6 +37,7 @@ pub mod device;
 pub mod error;
 pub mod event_queue;
 pub mod front;
+pub mod hold;
 pub mod memory;
 pub mod network;
 mod process;

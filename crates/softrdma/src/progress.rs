@@ -1,35 +1,51 @@
 //! Who makes progress when the program does not: the background thread.
 //!
 //! Programs that poll serve themselves. The thread looks at the stamp that polls leave: while it is
-//! fresh the thread sleeps, for an armed epoll would make every *send* to this socket pay for a
-//! wake-up. When nobody polled for [`SERVICE_BOUND_NS`] it serves, spins a little while packets
-//! come, then blocks in a one-shot epoll until a packet, a deadline or a wake.
+//! fresh the thread only glances now and then, for an armed epoll would make every *send* to this
+//! socket pay for a wake-up. When nobody polled for [`SERVICE_BOUND_NS`] it serves, spins a little
+//! while packets come, then blocks in a one-shot epoll until a packet, a deadline or a wake.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use engine::Instant;
 use io::poll::{Events, Interest, Poller};
 
+use crate::core::Core;
+use crate::hold::SERVICE_BOUND_NS;
+use crate::network::UdpNetwork;
 use crate::process::Process;
+use crate::shard::Server;
 
-/// Nobody polled for so long: the thread serves. 100 µs.
-const SERVICE_BOUND_NS: u64 = 100_000;
 /// While the program polls by itself the thread looks again after this, growing to the maximum.
-const GLANCE_MIN_NS: u64 = 100_000;
+const GLANCE_MIN_NS: u64 = SERVICE_BOUND_NS;
 /// Longest time between two looks at a program that polls: a silence is noticed within it.
 const GLANCE_MAX_NS: u64 = 1_000_000;
+/// The same for a program that turned to something else a moment ago, as it will again.
+const GLANCE_ALERT_NS: u64 = 200_000;
+/// How long such a moment is.
+const ALERT_NS: u64 = 100_000_000;
+/// A program that polled within this time will come back to what it left: its answer takes our
+/// acknowledgement along.
+const BEHIND_NS: u64 = 1_000_000;
+/// How long such an acknowledgement waits.
+const COMPANY_NS: u64 = 15_000;
 /// After the last packet the thread stays awake for this, where a core is free.
 const SPIN_NS: u64 = 20_000;
+/// A spinning thread that was away for so long shares its core with somebody who computes.
+const CROWDED_GAP_NS: u64 = 30_000;
+/// It does not spin for this long then.
+const CROWDED_NS: u64 = 2_000_000;
 /// Somebody else had the lock: look again after this.
-const CONTENDED_NS: u64 = 50_000;
+const CONTENDED_NS: u64 = SERVICE_BOUND_NS;
 /// With nothing to do at all, the thread looks whether the process still needs it.
 const IDLE_NS: u64 = 1_000_000_000;
 
-const BROKER: u64 = 1;
-const WAKE: u64 = 2;
-const RECEIVE: u64 = 3;
-const STEER: u64 = 4;
+const BROKER: u64 = 0;
+const WAKE: u64 = 1;
+const RECEIVE: u64 = 2;
+const STEER: u64 = 3;
 
 /// Starts the thread: all signals blocked (the program's handlers run on its own threads), all
 /// cores allowed (a pinned program would put it on the core that spins), minimal timer slack.
@@ -38,16 +54,15 @@ const STEER: u64 = 4;
 /// No descriptor or no thread to be had.
 pub fn start(process: &Arc<Process>) -> Result<(), io::Errno> {
     let poller = Poller::new()?;
-    poller.add_disarmed(process.broker.as_fd(), BROKER)?;
-    poller.add_disarmed(process.wake.as_fd(), WAKE)?;
     let weak = Arc::downgrade(process);
     io::thread::spawn_quiet("softrdma", move || {
         Thread {
             process: weak,
-            poller,
-            has_sockets: false,
+            armed: Armed::new(poller),
             glance_ns: GLANCE_MIN_NS,
-            spins: io::thread::cores() > 1,
+            took_over: Instant::from_nanos(0),
+            crowded_until: Instant::from_nanos(0),
+            has_cores: io::thread::cores() > 1,
         }
         .run();
     })
@@ -55,11 +70,13 @@ pub fn start(process: &Arc<Process>) -> Result<(), io::Errno> {
 
 struct Thread {
     process: Weak<Process>,
-    poller: Poller,
-    /// Whether the data path's sockets are in the poller.
-    has_sockets: bool,
+    armed: Armed,
     glance_ns: u64,
-    spins: bool,
+    /// When it last found work that the program had left.
+    took_over: Instant,
+    /// Somebody else needs the core until then.
+    crowded_until: Instant,
+    has_cores: bool,
 }
 
 impl Thread {
@@ -70,29 +87,29 @@ impl Thread {
                 return;
             }
             let sleep = self.round(&process);
-            let is_blocking = matches!(sleep, Sleep::Until { .. });
-            let timeout_ns = match sleep {
-                Sleep::For(nanoseconds) => nanoseconds,
-                Sleep::Until { nanoseconds } => nanoseconds,
-            };
+            let is_blocking = matches!(sleep, Sleep::Until(_));
+            let (Sleep::For(timeout_ns) | Sleep::Until(timeout_ns)) = sleep;
             if self.arm(&process, is_blocking).is_err() {
                 return;
             }
-            let now = io::clock::now_ns();
-            process
-                .wakes_at_ns
-                .store(now.saturating_add(timeout_ns), Ordering::SeqCst);
+            let wakes_at = io::clock::now_ns().saturating_add(timeout_ns);
+            process.wakes_at_ns.store(wakes_at, Ordering::SeqCst);
             process.is_watching.store(is_blocking, Ordering::SeqCst);
-            if !is_blocking && process.watched.load(Ordering::SeqCst) > 0 {
-                // a completion queue was armed between the look and the store
-                continue;
+            let core = process.core();
+            if let Some(core) = core {
+                core.shard.hold.set_tended(!is_blocking);
             }
-            // whoever posted before the store did not see it: look once more
-            if is_blocking && self.has_work_due(&process, now + timeout_ns) {
+            // who came between the look and the stores relied on what they replaced: look again
+            let is_missed = if is_blocking {
+                core.is_some_and(|core| has_work_due(core, wakes_at))
+            } else {
+                process.watched.load(Ordering::SeqCst) > 0
+            };
+            if is_missed {
                 continue;
             }
             drop(process);
-            if self.poller.wait(&mut events, Some(timeout_ns)).is_err() {
+            if self.armed.wait(&mut events, timeout_ns).is_err() {
                 return;
             }
             let Some(process) = self.process.upgrade() else {
@@ -114,85 +131,87 @@ impl Thread {
     /// Serves if it is our turn, and says how to wait.
     fn round(&mut self, process: &Process) -> Sleep {
         let Some(core) = process.core() else {
-            return Sleep::Until {
-                nanoseconds: IDLE_NS,
-            };
+            return Sleep::Until(IDLE_NS);
         };
-        let watched = process.watched.load(Ordering::SeqCst) > 0;
-        let mut last_packet = core.now();
-        let mut found_any = false;
+        let is_watched = process.watched.load(Ordering::SeqCst) > 0;
+        let mut last_packet = None;
+        let mut last_look = core.now();
         loop {
             let now = core.now();
-            let silence = now.since(core.shard.last_poll()).as_nanos() as u64;
-            if silence < SERVICE_BOUND_NS && !watched {
-                if found_any {
-                    self.glance_ns = GLANCE_MIN_NS;
-                } else {
-                    self.glance_ns = (self.glance_ns * 2).min(GLANCE_MAX_NS);
-                }
-                return Sleep::For(self.glance_ns);
+            let silence = nanoseconds(now.since(core.shard.last_poll()));
+            if silence < SERVICE_BOUND_NS && !is_watched {
+                return Sleep::For(self.next_glance(now));
             }
-            let Some(served) = core.serve() else {
+            let is_behind = silence < BEHIND_NS && !is_watched;
+            let server = if is_behind {
+                Server::Behind
+            } else {
+                Server::Anybody
+            };
+            let Some(served) = core.serve(server) else {
                 return Sleep::For(CONTENDED_NS);
             };
             if served.packets > 0 {
-                (last_packet, found_any) = (now, true);
+                // the section itself may have been long
+                last_look = core.now();
+                last_packet = Some(last_look);
+                (self.took_over, self.glance_ns) = (last_look, GLANCE_MIN_NS);
+                if core.shard.hold.owes() {
+                    return Sleep::For(COMPANY_NS);
+                }
                 continue;
             }
-            if found_any && self.spins && now.since(last_packet).as_nanos() < u128::from(SPIN_NS) {
+            if self.may_spin(now, last_look, last_packet) {
+                last_look = now;
                 std::hint::spin_loop();
                 continue;
             }
-            self.glance_ns = GLANCE_MIN_NS;
-            let nanoseconds = served.deadline.map_or(IDLE_NS, |deadline| {
-                deadline.since(core.now()).as_nanos() as u64
-            });
-            return Sleep::Until {
-                nanoseconds: nanoseconds.min(IDLE_NS),
-            };
+            let until = served
+                .deadline
+                .map_or(IDLE_NS, |deadline| nanoseconds(deadline.since(core.now())));
+            return Sleep::Until(until.min(IDLE_NS));
         }
     }
 
-    /// Whether a deadline before `wakes_at_ns` came up since it was asked for.
-    fn has_work_due(&self, process: &Process, wakes_at_ns: u64) -> bool {
-        let Some(core) = process.core() else {
-            return false;
+    /// How long to leave a program alone that polls.
+    fn next_glance(&mut self, now: Instant) -> u64 {
+        let is_alert = nanoseconds(now.since(self.took_over)) < ALERT_NS;
+        let bound = if is_alert {
+            GLANCE_ALERT_NS
+        } else {
+            GLANCE_MAX_NS
         };
-        let Some(inner) = core.shard.try_lock() else {
-            return true;
-        };
-        inner
-            .next_deadline(core.now())
-            .is_some_and(|deadline| deadline.as_nanos() + GLANCE_MIN_NS < wakes_at_ns)
+        self.glance_ns = (self.glance_ns * 2).min(bound);
+        self.glance_ns
+    }
+
+    /// Whether to look at the socket again without sleeping.
+    fn may_spin(&mut self, now: Instant, last_look: Instant, last_packet: Option<Instant>) -> bool {
+        if nanoseconds(now.since(last_look)) > CROWDED_GAP_NS {
+            self.crowded_until = Instant::from_nanos(now.as_nanos() + CROWDED_NS);
+        }
+        let is_recent =
+            |packet: Instant| nanoseconds(now.since(packet)) < SPIN_NS && self.has_cores;
+        now >= self.crowded_until && last_packet.is_some_and(is_recent)
     }
 
     /// Arms what the coming sleep listens to: the sockets only when it is our turn to serve.
     fn arm(&mut self, process: &Process, with_sockets: bool) -> Result<(), io::Errno> {
-        self.poller
-            .arm(process.broker.as_fd(), BROKER, Interest::READ)?;
-        self.poller
-            .arm(process.wake.as_fd(), WAKE, Interest::READ)?;
+        self.armed.arm(process.broker.as_fd(), BROKER)?;
+        self.armed.arm(process.wake.as_fd(), WAKE)?;
         let Some(core) = process.core() else {
             return Ok(());
         };
-        if !with_sockets {
+        if !with_sockets || self.armed.has(RECEIVE) && self.armed.has(STEER) {
             return Ok(());
         }
         let inner = core.shard.lock();
         let Some(receive) = inner.network.receive_fd() else {
             return Ok(());
         };
-        let steer = inner.steering_fd();
-        if !self.has_sockets {
-            self.poller.add_disarmed(receive, RECEIVE)?;
-            if let Some(steer) = steer {
-                self.poller.add_disarmed(steer, STEER)?;
-            }
-            self.has_sockets = true;
-        }
-        self.poller.arm(receive, RECEIVE, Interest::READ)?;
-        if let Some(steer) = steer {
-            self.poller.arm(steer, STEER, Interest::READ)?;
+        self.armed.arm(receive, RECEIVE)?;
+        if let Some(steer) = inner.steering_fd() {
+            self.armed.arm(steer, STEER)?;
         }
         Ok(())
     }
@@ -209,13 +228,71 @@ impl Thread {
     }
 }
 
-/// How the thread waits.
+/// Whether something waits to be sent, or a deadline before `wakes_at_ns` came up since it was asked
+/// for.
+fn has_work_due(core: &Core<UdpNetwork>, wakes_at_ns: u64) -> bool {
+    if core.shard.has_pending() {
+        return true;
+    }
+    let Some(inner) = core.shard.try_lock() else {
+        return true;
+    };
+    inner
+        .next_deadline(core.now())
+        .is_some_and(|deadline| deadline.as_nanos() + GLANCE_MIN_NS < wakes_at_ns)
+}
+
+fn nanoseconds(duration: std::time::Duration) -> u64 {
+    duration.as_nanos() as u64
+}
+
+/// How the thread waits, for so many nanoseconds at most.
 enum Sleep {
-    /// The program serves itself: for so many nanoseconds, listening to broker and wakes.
+    /// The program serves itself: listening to broker and wakes.
     For(u64),
-    /// It is our turn: so many nanoseconds at most, listening to the sockets too.
-    Until {
-        /// The bound.
-        nanoseconds: u64,
-    },
+    /// It is our turn: listening to the sockets too.
+    Until(u64),
+}
+
+/// The descriptors of the thread, and which of them are armed: arming is a system call.
+struct Armed {
+    poller: Poller,
+    is_known: [bool; 4],
+    is_armed: [bool; 4],
+}
+
+impl Armed {
+    fn new(poller: Poller) -> Self {
+        Self {
+            poller,
+            is_known: [false; 4],
+            is_armed: [false; 4],
+        }
+    }
+
+    fn has(&self, token: u64) -> bool {
+        self.is_armed[token as usize]
+    }
+
+    /// Arms a descriptor, which is always the same for a token, if it is not armed.
+    fn arm(&mut self, fd: BorrowedFd<'_>, token: u64) -> Result<(), io::Errno> {
+        let index = token as usize;
+        if !self.is_known[index] {
+            self.poller.add_disarmed(fd, token)?;
+            self.is_known[index] = true;
+        }
+        if !self.is_armed[index] {
+            self.poller.arm(fd, token, Interest::READ)?;
+            self.is_armed[index] = true;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, events: &mut Events, timeout_ns: u64) -> Result<(), io::Errno> {
+        self.poller.wait(events, Some(timeout_ns))?;
+        for ready in events.iter() {
+            self.is_armed[ready.token as usize] = false;
+        }
+        Ok(())
+    }
 }

@@ -20,6 +20,7 @@ use tap::{Delayed, Tap};
 use crate::completion_queue::CompletionQueue;
 use crate::credit::SlotCredit;
 use crate::front::Front;
+use crate::hold::Hold;
 use crate::memory::MemoryTable;
 use crate::network::{Network, RxBuffer};
 use crate::receive_queue::ReceiveQueue;
@@ -54,6 +55,8 @@ pub struct Shard<N> {
     /// Queue pairs with something in their send ring.
     pending: Mutex<Vec<QpIndex>>,
     has_pending: AtomicBool,
+    /// What may wait for company.
+    pub hold: Hold,
     /// When somebody was last inside a poll, in nanoseconds of the clock.
     last_poll_ns: AtomicU64,
     /// Since when polls find nothing; 0 while they do.
@@ -82,6 +85,8 @@ pub struct Inner<N> {
     steering: Option<Steering>,
     /// Kept for its memory.
     posted: Vec<PostedSend>,
+    /// Sections of pollers so far.
+    sections: u32,
 }
 
 impl<N: Network> Shard<N> {
@@ -109,9 +114,11 @@ impl<N: Network> Shard<N> {
                 without_gso: Vec::new(),
                 steering,
                 posted: Vec::new(),
+                sections: 0,
             }),
             pending: Mutex::new(Vec::new()),
             has_pending: AtomicBool::new(false),
+            hold: Hold::default(),
             last_poll_ns: AtomicU64::new(0),
             idle_since_ns: AtomicU64::new(0),
         }
@@ -145,46 +152,71 @@ impl<N: Network> Shard<N> {
         self.has_pending.store(true, Ordering::SeqCst);
     }
 
-    /// Transmits what was announced, if nobody has the lock; whoever has it does it otherwise.
+    /// Transmits what was posted and what is owed, if nobody has the lock; whoever has it does it
+    /// otherwise.
     pub fn transmit_pending(&self, now: Instant, memory: &MemoryTable) -> Option<Instant> {
         let mut deadline = None;
-        while self.has_pending.load(Ordering::SeqCst) {
+        while self.has_pending.load(Ordering::SeqCst) || self.hold.owes() {
             let mut inner = self.try_lock()?;
             self.take_pending(&mut inner);
             inner.transmit(now, memory);
-            inner.deliver_events();
+            self.leave(&mut inner);
             deadline = inner.next_deadline(now);
         }
         deadline
     }
 
+    /// Whether something waits to be transmitted.
+    pub fn has_pending(&self) -> bool {
+        self.has_pending.load(Ordering::SeqCst) || self.hold.owes()
+    }
+
     /// One lock section: what was posted, what arrived, what is due, what must leave.
-    /// Returns how many packets arrived.
-    pub fn serve_locked(&self, inner: &mut Inner<N>, now: Instant, memory: &MemoryTable) -> usize {
-        self.take_pending(inner);
-        let packets = inner.receive(now, memory);
-        inner.engine.handle_timeout(now, memory);
-        inner.release_delayed(now);
-        inner.transmit(now, memory);
-        inner.deliver_events();
-        packets
+    pub fn serve_locked(&self, inner: &mut Inner<N>, now: Instant, memory: &MemoryTable) {
+        self.section(inner, now, memory, Server::Anybody);
     }
 
     /// Serves if nobody has the lock. `None` means that somebody else is serving.
-    pub fn serve(&self, now: Instant, memory: &MemoryTable) -> Option<Served> {
-        let mut served = {
-            let mut inner = self.try_lock()?;
-            let packets = self.serve_locked(&mut inner, now, memory);
-            Served {
-                packets,
-                deadline: inner.next_deadline(now),
-            }
+    pub fn serve(&self, now: Instant, memory: &MemoryTable, server: Server<'_>) -> Option<Served> {
+        let mut inner = self.try_lock()?;
+        let packets = self.section(&mut inner, now, memory, server);
+        let mut served = Served {
+            packets,
+            deadline: inner.next_deadline(now),
         };
+        drop(inner);
         // somebody may have posted while the lock was held and gone away
-        if let Some(deadline) = self.transmit_pending(now, memory) {
+        if self.has_pending.load(Ordering::SeqCst)
+            && let Some(deadline) = self.transmit_pending(now, memory)
+        {
             served.deadline = Some(deadline);
         }
         Some(served)
+    }
+
+    fn section(
+        &self,
+        inner: &mut Inner<N>,
+        now: Instant,
+        memory: &MemoryTable,
+        server: Server<'_>,
+    ) -> usize {
+        let had_pending = self.take_pending(inner);
+        let packets = inner.receive(now, memory, server);
+        inner.engine.handle_timeout(now, memory);
+        inner.release_delayed(now);
+        let waits = !had_pending && server.lets_wait() && self.hold.defer(packets);
+        if !waits {
+            inner.transmit(now, memory);
+        }
+        self.leave(inner);
+        packets
+    }
+
+    /// What is told to those who look without the lock.
+    fn leave(&self, inner: &mut Inner<N>) {
+        inner.deliver_events();
+        self.hold.set_in_flight(inner.engine.is_in_flight());
     }
 
     /// Leaves a stamp: somebody polls, the background thread may sleep.
@@ -213,19 +245,55 @@ impl<N: Network> Shard<N> {
         Instant::from_nanos(self.last_poll_ns.load(Ordering::Relaxed))
     }
 
-    fn take_pending(&self, inner: &mut Inner<N>) {
-        if !self.has_pending.swap(false, Ordering::SeqCst) {
-            return;
+    /// Hands what was posted to the engine; whether there was anything, or something is owed.
+    fn take_pending(&self, inner: &mut Inner<N>) -> bool {
+        let had_posts = self.has_pending.swap(false, Ordering::SeqCst);
+        let owed = self.hold.owes();
+        if had_posts || owed {
+            self.hold.take();
         }
-        let announced =
+        if !had_posts {
+            return owed;
+        }
+        let mut announced =
             std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
-        for index in announced {
+        for index in announced.drain(..) {
             let Some(front) = inner.fronts.get(&index).cloned() else {
                 continue;
             };
             // before the ring is emptied: a post that comes now announces itself again
             front.announced.store(false, Ordering::Release);
             inner.hand_over(&front);
+        }
+        true
+    }
+}
+
+/// Who serves.
+#[derive(Clone, Copy)]
+pub enum Server<'a> {
+    /// A program that polls this queue. Completions end the section, and then what answers few
+    /// packets is left to the program's own answer, or to its next poll.
+    Poller(&'a CompletionQueue),
+    /// The background thread of a program that was polling a moment ago: what answers few packets
+    /// is left to the program for a while.
+    Behind,
+    /// Anybody else.
+    Anybody,
+}
+
+impl Server<'_> {
+    /// Whether the section need not look for more.
+    fn has_enough(self) -> bool {
+        matches!(self, Self::Poller(queue) if queue.waiting() > 0)
+    }
+
+    /// Whether answers may wait for company.
+    fn lets_wait(self) -> bool {
+        match self {
+            Self::Poller(_) => self.has_enough(),
+            Self::Behind => true,
+            Self::Anybody => false,
         }
     }
 }

@@ -104,6 +104,11 @@ impl Answers {
         self.queue.is_empty()
     }
 
+    /// Whether an acknowledgement is all there is.
+    pub fn is_one_acknowledgement(&self) -> bool {
+        self.queue.len() == 1 && matches!(self.queue.front(), Some(Answer::Acknowledge { .. }))
+    }
+
     /// Drops everything.
     pub fn clear(&mut self) {
         self.queue.clear();

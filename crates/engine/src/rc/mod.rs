@@ -113,7 +113,9 @@ impl Rc {
         self.requester.reset();
     }
 
-    /// In the error state responses still leave: the last one is the NAK that says why.
+    /// Responses go before requests, but for an acknowledgement: it is the shortest packet, and
+    /// behind the requests it shares their datagram. In the error state responses still leave: the
+    /// last one is the NAK that says why.
     fn fill<H: Host>(
         &mut self,
         turn: &mut Turn<'_, H>,
@@ -121,9 +123,27 @@ impl Rc {
         out: &mut Burst,
         quota: u32,
     ) -> Pause {
+        let acknowledges_last = self.responder.owes_only_acknowledgement();
+        if !acknowledges_last && !self.respond(turn, out) {
+            return Pause::Busy;
+        }
+        let mut pause = Pause::Idle;
+        if sends_requests(turn.common.state) {
+            let polled = self.requester.poll_transmit(turn, spans, out, quota);
+            pause = *polled.as_ref().unwrap_or(&Pause::Idle);
+            self.conclude(turn, polled);
+        }
+        if !self.respond(turn, out) {
+            return Pause::Busy;
+        }
+        pause
+    }
+
+    /// Appends all responses; false if there is no room for them.
+    fn respond<H: Host>(&mut self, turn: &mut Turn<'_, H>, out: &mut Burst) -> bool {
         while self.responder.has_output() {
             if out.is_full() {
-                return Pause::Busy;
+                return false;
             }
             let fatal = self
                 .responder
@@ -132,13 +152,7 @@ impl Rc {
                 self.fail(turn, Cause::Fault);
             }
         }
-        if !sends_requests(turn.common.state) {
-            return Pause::Idle;
-        }
-        let polled = self.requester.poll_transmit(turn, spans, out, quota);
-        let pause = *polled.as_ref().unwrap_or(&Pause::Idle);
-        self.conclude(turn, polled);
-        pause
+        true
     }
 
     /// Ends the connection if the requester could not go on, and tells when SQD is reached.

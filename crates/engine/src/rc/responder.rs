@@ -148,6 +148,11 @@ impl Responder {
         !self.answers.is_empty()
     }
 
+    /// Whether a single acknowledgement, positive or negative, is all it would send.
+    pub fn owes_only_acknowledgement(&self) -> bool {
+        self.answers.is_one_acknowledgement()
+    }
+
     /// Moves acknowledgements and responses to `out`, in PSN order, until it is full. Gives true if
     /// the queue pair must go to the error state, because memory of a READ is gone: the NAK waits
     /// in the answers and the event is pushed.

@@ -134,6 +134,7 @@ impl<H: Host> Shard<H> {
         account.release(qp.rc.requester.charged());
         qp.is_waiting = false;
         qp.rc.requester.stop();
+        qp.count_in_flight(&mut self.in_flight);
         let path = qp.common.path;
         self.tell(destination);
         self.wake(destination);

@@ -24,6 +24,8 @@ pub(super) struct QueuePair<H: Host> {
     pub(super) destination: Option<DestinationIndex>,
     pub(super) is_ready: bool,
     pub(super) is_waiting: bool,
+    /// As it was counted last.
+    pub(super) is_in_flight: bool,
     pub(super) armed: Armed,
 }
 
@@ -48,6 +50,17 @@ impl<H: Host> QueuePair<H> {
             memory,
         };
         f(&mut self.rc, &mut turn)
+    }
+
+    /// Keeps `total`, the queue pairs that have something in flight, up to date.
+    pub(super) fn count_in_flight(&mut self, total: &mut usize) {
+        let is_in_flight = self.rc.requester.charged() > 0;
+        match (self.is_in_flight, is_in_flight) {
+            (false, true) => *total += 1,
+            (true, false) => *total -= 1,
+            _ => {}
+        }
+        self.is_in_flight = is_in_flight;
     }
 }
 

@@ -6,8 +6,13 @@ use wire::Packet;
 
 use crate::memory::MemoryTable;
 use crate::network::Network;
-use crate::shard::{DATAGRAMS_PER_SECTION, Inner, flip};
+use crate::shard::{DATAGRAMS_PER_SECTION, Inner, Server, flip};
 use crate::steer::Steering;
+
+/// Bytes of a datagram that belongs to no stream.
+const SMALL_DATAGRAM: usize = 2048;
+/// One in so many sections of pollers looks for packets that others passed on, which are rare.
+const STEERED_EVERY: u32 = 16;
 
 /// A packet that arrived and waits.
 #[derive(Clone, Debug)]
@@ -18,8 +23,14 @@ pub(super) struct Arrival {
 }
 
 impl<N: Network> Inner<N> {
-    /// Takes what arrived, a bounded number of datagrams. Returns the number of packets.
-    pub(super) fn receive(&mut self, now: Instant, memory: &MemoryTable) -> usize {
+    /// Takes what arrived, a bounded number of datagrams, until it is enough after a small one.
+    /// Returns the number of packets.
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        memory: &MemoryTable,
+        server: Server<'_>,
+    ) -> usize {
         let mut packets = 0;
         for _ in 0..DATAGRAMS_PER_SECTION {
             match self.network.receive(&mut self.receive) {
@@ -37,8 +48,18 @@ impl<N: Network> Inner<N> {
                 self.arrive(now, bytes, memory);
             }
             self.receive.bytes = receive;
+            // who waits for an answer need not wait for a look that finds nothing
+            if self.receive.length <= SMALL_DATAGRAM && server.has_enough() {
+                break;
+            }
         }
-        packets + self.take_delayed_arrivals(now, memory) + self.receive_steered(now, memory)
+        packets += self.take_delayed_arrivals(now, memory);
+        self.sections = self.sections.wrapping_add(1);
+        let is_poller = matches!(server, Server::Poller(_));
+        if !is_poller || self.sections.is_multiple_of(STEERED_EVERY) {
+            packets += self.receive_steered(now, memory);
+        }
+        packets
     }
 
     /// Packets that arrived at another process of this host and were passed on.

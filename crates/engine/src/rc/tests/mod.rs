@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr};
 
 use wire::{
-    Aeth, AtomicAckEth, Bth, HeaderRepr, MemoryKey, Mtu, NakCode, Opcode, Packet, Psn, Qpn,
+    Aeth, AtomicAckEth, Bth, HeaderRepr, MemoryKey, Mtu, NakCode, Opcode, Packet, Psn, Qpn, Reth,
     RnrTimer, Syndrome,
 };
 
@@ -200,6 +200,17 @@ impl Bench {
         let mut header = self.response(opcode, RQ_PSN.plus(index));
         header.bth.ack_request = opcode.ends_message();
         self.feed(header, payload)
+    }
+
+    /// A READ of nothing by the peer; its `index`-th request.
+    fn receive_read(&mut self, index: u32) -> Outcome {
+        let mut header = self.response(Opcode::RC_READ_REQUEST, RQ_PSN.plus(index));
+        header.reth = Some(Reth {
+            va: BASE,
+            rkey: self.key,
+            dma_length: 0,
+        });
+        self.feed(header, &[])
     }
 
     /// One element at the start of the region.

@@ -256,17 +256,29 @@ fn the_nak_that_ends_a_connection_still_leaves() {
 }
 
 #[test]
-fn responses_leave_before_requests() {
+fn an_acknowledgement_alone_leaves_behind_the_requests() {
     let mut bench = rc_in_rts();
     bench.post_receive(1, 8);
     bench.post(2, Operation::Send, 0);
     bench.receive_send(Opcode::RC_SEND_ONLY, 0, &[1]);
-    let names: Vec<String> = bench
-        .sent()
-        .iter()
-        .map(|line| line.split(' ').next().unwrap().to_owned())
-        .collect();
-    assert_eq!(names, ["ACKNOWLEDGE", "SEND_ONLY"]);
+    assert_eq!(names_of_sent(&mut bench), ["SEND_ONLY", "ACKNOWLEDGE"]);
+}
+
+#[test]
+fn other_responses_leave_before_requests() {
+    let mut bench = rc_in_rts();
+    bench.post(2, Operation::Send, 0);
+    bench.receive_read(0);
+    assert_eq!(
+        names_of_sent(&mut bench),
+        ["READ_RESPONSE_ONLY", "SEND_ONLY"]
+    );
+}
+
+fn names_of_sent(bench: &mut Bench) -> Vec<String> {
+    let sent = bench.sent();
+    let names = sent.iter().filter_map(|line| line.split(' ').next());
+    names.map(str::to_owned).collect()
 }
 
 #[test]
