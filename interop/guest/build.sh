@@ -11,7 +11,7 @@ set -euo pipefail
 
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
-stamp=$(sha256sum "$here/build.sh" "$here/init" | sha256sum | cut -d' ' -f1)
+stamp=$(cat "$here/build.sh" "$here/init" | sha256sum | cut -d' ' -f1)
 if [ -e "$out/stamp" ] && [ "$(cat "$out/stamp")" = "$stamp" ]; then
   echo "guest: $out is up to date"
   exit 0

@@ -55,10 +55,11 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots it and waits until it takes jobs. `share` is its `/host`. A kernel that dies on its
+    /// Boots it and waits until it takes jobs. `share` is its `/host`; without a network it has
+    /// only `lo`. A kernel that dies on its
     /// way up is started again: the emulator is not always exact when one processor changes code
     /// that another one runs, as the kernel does while it boots.
-    pub fn boot(folder: &Path, share: &Path, network: &Network<'_>) -> Result<Self> {
+    pub fn boot(folder: &Path, share: &Path, network: Option<&Network<'_>>) -> Result<Self> {
         for _ in 1..BOOTS_MAX {
             match Self::boot_once(folder, share, network) {
                 Err(error) => println!("the guest did not boot, once more: {error:#}"),
@@ -68,15 +69,20 @@ impl Guest {
         Self::boot_once(folder, share, network)
     }
 
-    fn boot_once(folder: &Path, share: &Path, network: &Network<'_>) -> Result<Self> {
+    fn boot_once(folder: &Path, share: &Path, network: Option<&Network<'_>>) -> Result<Self> {
         let script = workspace::root()
             .join("interop/guest/run.sh")
             .display()
             .to_string();
-        let (guest, mtu) = (folder.display().to_string(), network.mtu.to_string());
-        let share_name = share.display().to_string();
-        let mut argv = vec![script.as_str(), &guest, &share_name, network.tap, &mtu];
-        argv.extend(network.addresses);
+        let mut argv = vec![
+            script,
+            folder.display().to_string(),
+            share.display().to_string(),
+        ];
+        if let Some(network) = network {
+            argv.extend([network.tap.to_string(), network.mtu.to_string()]);
+            argv.extend(network.addresses.iter().map(ToString::to_string));
+        }
         let mut machine = Local::start(share, &argv, &[])?;
         machine
             .wait_for_text("guest: ready")

@@ -183,7 +183,7 @@ fn inside(arguments: &Arguments) -> Result<()> {
         mtu: INTERFACE_MTU,
         addresses: &[&address, "fd77::2/64"],
     };
-    let mut guest = Guest::boot(&guest::folder(), share, &network)?;
+    let mut guest = Guest::boot(&guest::folder(), share, Some(&network))?;
     if let Some(script) = &arguments.guest_script {
         let ended = guest.start(script)?.wait()?;
         print!("{}", ended.output);

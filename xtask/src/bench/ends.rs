@@ -33,10 +33,10 @@ pub struct Ends<'a> {
 pub struct Exchange {
     /// What each client printed.
     pub outputs: Vec<String>,
-    /// Of all its processes.
-    pub cpu_seconds: f64,
+    /// Of all its processes, where that was looked at.
+    pub cpu_seconds: Option<f64>,
     /// By the kernel, at full receive buffers of the device.
-    pub datagrams_dropped: u64,
+    pub datagrams_dropped: Option<u64>,
 }
 
 impl<'a> Ends<'a> {
@@ -94,8 +94,8 @@ impl<'a> Ends<'a> {
         }
         Ok(Exchange {
             outputs: ended.into_iter().map(|client| client.output).collect(),
-            cpu_seconds,
-            datagrams_dropped: self.datagrams_dropped()?.saturating_sub(dropped_before),
+            cpu_seconds: Some(cpu_seconds),
+            datagrams_dropped: Some(self.datagrams_dropped()?.saturating_sub(dropped_before)),
         })
     }
 

@@ -16,10 +16,10 @@ pub enum Figures {
     Messages {
         gbit_per_s: f64,
         mega_messages_per_s: f64,
-        /// Of all processes together, in user space and in the kernel.
-        cpu_seconds_per_gbyte: f64,
+        /// Of all processes together, in user space and in the kernel, where it was looked at.
+        cpu_seconds_per_gbyte: Option<f64>,
         /// By the kernel at full receive buffers; a merged datagram counts once.
-        datagrams_dropped: u64,
+        datagrams_dropped: Option<u64>,
     },
     /// What one packet or message takes: half a round trip where both ends send, a whole one where
     /// one end waits for an answer.

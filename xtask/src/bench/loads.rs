@@ -100,7 +100,7 @@ fn bandwidth(exchange: &Exchange) -> Result<Figures> {
     Ok(Figures::Messages {
         gbit_per_s,
         mega_messages_per_s: gbit_per_s * 1e3 / 8.0 / MESSAGE,
-        cpu_seconds_per_gbyte: exchange.cpu_seconds * 1e9 / bytes,
+        cpu_seconds_per_gbyte: exchange.cpu_seconds.map(|seconds| seconds * 1e9 / bytes),
         datagrams_dropped: exchange.datagrams_dropped,
     })
 }
@@ -142,16 +142,16 @@ mod tests {
         let sender = "load: 1000000000 bytes in 1000000000 ns\n".to_string();
         let exchange = Exchange {
             outputs: vec![sender; 3],
-            cpu_seconds: 6.0,
-            datagrams_dropped: 2,
+            cpu_seconds: Some(6.0),
+            datagrams_dropped: Some(2),
         };
         assert_eq!(
             bandwidth(&exchange).unwrap(),
             Figures::Messages {
                 gbit_per_s: 24.0,
                 mega_messages_per_s: 3000.0 / MESSAGE,
-                cpu_seconds_per_gbyte: 2.0,
-                datagrams_dropped: 2,
+                cpu_seconds_per_gbyte: Some(2.0),
+                datagrams_dropped: Some(2),
             }
         );
     }

@@ -4,10 +4,12 @@
 //! row once, so that a disturbance hits all of them: the limits of plain sockets ([`raw`]),
 //! unmodified perftest over our device ([`perftest`]), and loads that perftest does not have
 //! ([`loads`]). A figure is the median of its rounds; the ratios are what to look at, for they
-//! compare figures of one run.
+//! compare figures of one run. With `--guest` both ends run in an emulated machine ([`guest`]),
+//! over our device and over the kernel's in turns.
 
 mod ends;
 mod figures;
+mod guest;
 mod loads;
 mod machine;
 mod perftest;
@@ -67,6 +69,9 @@ struct Whole {
     /// Every size, path MTU and number of queue pairs with every other
     #[arg(long)]
     full: bool,
+    /// Our device and the kernel's in turns, on the same work in an emulated machine
+    #[arg(long, conflicts_with_all = ["quick", "full"])]
+    guest: bool,
     /// Print the names of the rows and stop
     #[arg(long)]
     list: bool,
@@ -88,7 +93,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn run_whole(arguments: &Whole) -> Result<()> {
-    let rows = plan::select(plan::rows(arguments.extent()), &arguments.filter);
+    let rows = if arguments.guest {
+        guest::rows()
+    } else {
+        plan::rows(arguments.extent())
+    };
+    let rows = plan::select(rows, &arguments.filter);
     ensure!(
         !rows.is_empty(),
         "no row has {:?} in its name",
@@ -99,18 +109,38 @@ fn run_whole(arguments: &Whole) -> Result<()> {
         return Ok(());
     }
     if let Some(file) = &arguments.inside {
-        return rounds::run(&rows, arguments.rounds(), arguments.seconds, file);
+        let run = if arguments.guest {
+            guest::run
+        } else {
+            rounds::run
+        };
+        return run(&rows, arguments.rounds(), arguments.seconds, file);
     }
     become_optimised()?;
-    let lacking = packages::lacking(&[Purpose::Build, Purpose::Programs]);
+    let programs = if arguments.guest {
+        Purpose::Guest
+    } else {
+        Purpose::Programs
+    };
+    let lacking = packages::lacking(&[Purpose::Build, programs]);
     if let Some(reason) = lacking.or_else(Sandbox::missing) {
         anyhow::bail!("{reason}");
     }
     let sandbox = Sandbox {
         dist: optimised_dist(arguments.dist.as_deref())?,
-        programs: interop::build_programs()?,
+        programs: if arguments.guest {
+            crate::guest::build()?;
+            Vec::new()
+        } else {
+            interop::build_programs()?
+        },
     };
-    let kept = machine::kept("bench.json")?;
+    let name = if arguments.guest {
+        "guest.json"
+    } else {
+        "bench.json"
+    };
+    let kept = machine::kept(name)?;
     let mut inner: Vec<String> = std::env::args().skip(1).collect();
     inner.extend(["--inside".into(), kept.display().to_string()]);
     let inner: Vec<&str> = inner.iter().map(String::as_str).collect();

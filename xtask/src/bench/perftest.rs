@@ -2,7 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 
+use super::ends::Exchange;
 use super::figures::Figures;
+
+/// Messages of a first run that tells how many fill the time.
+const MESSAGES_TO_LEARN: u32 = 1000;
 
 /// Work requests that perftest keeps posted for a queue pair if nothing is said.
 const DEPTH_TO_SEND: u32 = 128;
@@ -43,7 +47,7 @@ pub enum Length {
 
 /// What the client printed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Printed {
+enum Printed {
     Bandwidth {
         messages: u64,
         gbit_per_s: f64,
@@ -135,8 +139,39 @@ impl Perftest {
         argv
     }
 
+    /// Measures it once; `run` runs both ends. Latencies are measured over a number of messages,
+    /// which a first run finds and leaves in `messages`.
+    pub fn measure(
+        &self,
+        seconds: u32,
+        messages: &mut Option<u32>,
+        run: &mut dyn FnMut(Length) -> Result<Exchange>,
+    ) -> Result<Figures> {
+        let length = match *messages {
+            _ if !self.program.is_latency() => Length::Seconds(seconds),
+            Some(messages) => Length::Messages(messages),
+            None => {
+                let seen = run(Length::Messages(MESSAGES_TO_LEARN))?;
+                let Printed::Latency { average_us, .. } = self.printed(&seen)? else {
+                    anyhow::bail!("not a latency");
+                };
+                let found = self.messages_for(seconds, average_us);
+                *messages = Some(found);
+                Length::Messages(found)
+            }
+        };
+        let seen = run(length)?;
+        Ok(self.figures(self.printed(&seen)?, &seen))
+    }
+
+    fn printed(&self, seen: &Exchange) -> Result<Printed> {
+        let output = seen.outputs.first().context("no client")?;
+        self.parse(output)
+            .with_context(|| format!("the client printed:\n{output}"))
+    }
+
     /// Reads the line of results in what the client printed.
-    pub fn parse(&self, output: &str) -> Result<Printed> {
+    fn parse(&self, output: &str) -> Result<Printed> {
         let mut lines = output
             .lines()
             .skip_while(|line| !line.trim_start().starts_with("#bytes"));
@@ -172,7 +207,7 @@ impl Perftest {
     }
 
     /// Messages that fill so many seconds at the speed of an earlier run.
-    pub fn messages_for(&self, seconds: u32, average_us: f64) -> u32 {
+    fn messages_for(&self, seconds: u32, average_us: f64) -> u32 {
         const FEWEST: f64 = 1000.0;
         const MOST: f64 = 200_000.0;
         let halves = if self.program.prints_halves() {
@@ -184,9 +219,7 @@ impl Perftest {
         messages.clamp(FEWEST, MOST) as u32
     }
 
-    /// The figures of a row, with what was seen around the run: CPU time of both ends in seconds
-    /// and datagrams dropped.
-    pub fn figures(&self, printed: Printed, cpu_seconds: f64, datagrams_dropped: u64) -> Figures {
+    fn figures(&self, printed: Printed, seen: &Exchange) -> Figures {
         match printed {
             Printed::Latency {
                 typical_us, p99_us, ..
@@ -201,8 +234,10 @@ impl Perftest {
                 gbit_per_s,
                 // what it prints itself has too few digits for large messages
                 mega_messages_per_s: gbit_per_s * 1e3 / 8.0 / f64::from(self.size),
-                cpu_seconds_per_gbyte: cpu_seconds * 1e9 / (messages as f64 * f64::from(self.size)),
-                datagrams_dropped,
+                cpu_seconds_per_gbyte: seen
+                    .cpu_seconds
+                    .map(|seconds| seconds * 1e9 / (messages as f64 * f64::from(self.size))),
+                datagrams_dropped: seen.datagrams_dropped,
             },
         }
     }
@@ -250,6 +285,14 @@ t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n \
 2       5000          8.16           10077.64      10.40    \t       56.74       \t556.94 \
 \t\t103.64  \t\t10047.77\n";
 
+    fn seen(output: &str) -> Exchange {
+        Exchange {
+            outputs: vec![output.into()],
+            cpu_seconds: Some(2.0),
+            datagrams_dropped: Some(3),
+        }
+    }
+
     #[test]
     fn results_are_read() {
         assert_eq!(
@@ -264,15 +307,23 @@ t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n \
             size: 2,
             ..WRITE_BW
         };
-        let printed = send_lat.parse(LATENCY).unwrap();
-        assert_eq!(
-            send_lat.figures(printed, 1.0, 0),
-            Figures::Latency {
+        let mut lengths = Vec::new();
+        let mut run = |length| {
+            lengths.push(length);
+            Ok(seen(LATENCY))
+        };
+        let mut messages = None;
+        for _ in 0..2 {
+            let figures = send_lat.measure(1, &mut messages, &mut run).unwrap();
+            let expected = Figures::Latency {
                 p50_us: 10.40,
                 p99_us: 103.64,
-            }
-        );
-        assert_eq!(send_lat.messages_for(1, 56.74), 8812);
+            };
+            assert_eq!(figures, expected);
+        }
+        // the first measurement learns how many messages fill a second, the others know it
+        let known = Length::Messages(8812);
+        assert_eq!(lengths, [Length::Messages(1000), known, known]);
         assert_eq!(send_lat.messages_for(1, 1e6), 1000);
     }
 
@@ -297,12 +348,12 @@ t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n \
             ..WRITE_BW
         };
         assert_eq!(
-            thousand.figures(printed, 2.0, 3),
+            thousand.figures(printed, &seen("")),
             Figures::Messages {
                 gbit_per_s: 80.0,
                 mega_messages_per_s: 10.0,
-                cpu_seconds_per_gbyte: 2.0,
-                datagrams_dropped: 3,
+                cpu_seconds_per_gbyte: Some(2.0),
+                datagrams_dropped: Some(3),
             }
         );
     }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::figures::By;
+use super::guest::Stack;
 use super::loads::Load;
 use super::perftest::{Perftest, Program};
 use super::raw::Limit;
@@ -35,6 +36,8 @@ pub enum Work {
     Limit(Limit),
     Perftest(Net, Perftest),
     Load(Load),
+    /// Both ends in the guest.
+    Guest(Stack, Perftest),
 }
 
 /// The row that another one is compared with.

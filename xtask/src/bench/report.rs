@@ -140,10 +140,14 @@ fn columns(figures: Option<Figures>) -> String {
             mega_messages_per_s,
             cpu_seconds_per_gbyte,
             ..
-        }) => format!(
-            "{gbit_per_s:>9.2}{mega_messages_per_s:>10.3}{cpu_seconds_per_gbyte:>10.2}{:>18}",
-            ""
-        ),
+        }) => {
+            let cpu =
+                cpu_seconds_per_gbyte.map_or(String::new(), |seconds| format!("{seconds:.2}"));
+            format!(
+                "{gbit_per_s:>9.2}{mega_messages_per_s:>10.3}{cpu:>10}{:>18}",
+                ""
+            )
+        }
         Some(Figures::Latency { p50_us, p99_us }) => {
             format!("{:>29}{p50_us:>10.2}{p99_us:>8.1}", "")
         }
@@ -168,7 +172,7 @@ fn remarks(line: &Line<'_>) -> String {
             lost_bytes: 1.., ..
         }) => remarks += "  loses bytes",
         Some(Figures::Messages {
-            datagrams_dropped: dropped @ 1..,
+            datagrams_dropped: Some(dropped @ 1..),
             ..
         }) => remarks += &format!("  {dropped} datagrams dropped"),
         _ => {}

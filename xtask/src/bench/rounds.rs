@@ -2,18 +2,14 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::ends::Ends;
 use super::figures::Figures;
 use super::machine::Machine;
-use super::perftest::{Length, Perftest, Printed};
 use super::plan::{Row, Work};
 use super::report;
 use crate::programs::{Net, World, ip};
-
-/// Messages of a first run that tells how many fill the time.
-const MESSAGES_TO_LEARN: u32 = 1000;
 
 /// What was measured of a row.
 #[derive(Default)]
@@ -25,10 +21,37 @@ pub struct Samples {
     pub messages: Option<u32>,
 }
 
-/// Measures all rows, prints the table and keeps the figures in `file`.
+/// Measures one row once. What it learns of the number of messages stays for the next round.
+pub type Measure<'a> = dyn FnMut(&Row, &mut Option<u32>) -> Result<Figures> + 'a;
+
+/// Measures everything on the networks of this sandbox and keeps the figures in `file`.
 pub fn run(rows: &[Row], rounds: u32, seconds: u32, file: &Path) -> Result<()> {
-    let machine = Machine::look();
     let mut networks = Networks::default();
+    let mut measure = |row: &Row, messages: &mut Option<u32>| match row.work {
+        Work::Limit(limit) => limit.measure(seconds.into()),
+        Work::Load(load) => load.measure(Ends::new(networks.at(Net::Lo)?, seconds)?, seconds),
+        Work::Perftest(net, perftest) => {
+            let ends = Ends::new(networks.at(net)?, seconds)?;
+            perftest.measure(seconds, messages, &mut |length| {
+                ends.exchange(1, |host, port, server| {
+                    perftest.argv(length, host.device, port, server)
+                })
+            })
+        }
+        Work::Guest(..) => bail!("there is no guest here"),
+    };
+    run_with(rows, rounds, seconds, file, &mut measure)
+}
+
+/// Measures all rows by `measure`, prints the table and keeps the figures in `file`.
+pub fn run_with(
+    rows: &[Row],
+    rounds: u32,
+    seconds: u32,
+    file: &Path,
+    measure: &mut Measure<'_>,
+) -> Result<()> {
+    let machine = Machine::look();
     let mut all: Vec<Samples> = rows.iter().map(|_| Samples::default()).collect();
     for round in 1..=rounds {
         println!("round {round} of {rounds}");
@@ -36,7 +59,7 @@ pub fn run(rows: &[Row], rounds: u32, seconds: u32, file: &Path) -> Result<()> {
             if samples.failure.is_some() {
                 continue;
             }
-            match measure(row, seconds, &mut networks, &mut samples.messages) {
+            match measure(row, &mut samples.messages) {
                 Ok(figures) => samples.rounds.push(figures),
                 Err(error) => {
                     println!("{} failed: {error:#}", row.name);
@@ -49,57 +72,6 @@ pub fn run(rows: &[Row], rounds: u32, seconds: u32, file: &Path) -> Result<()> {
     let failed = all.iter().filter(|row| row.failure.is_some()).count();
     ensure!(failed == 0, "{failed} rows failed");
     Ok(())
-}
-
-fn measure(
-    row: &Row,
-    seconds: u32,
-    networks: &mut Networks,
-    messages: &mut Option<u32>,
-) -> Result<Figures> {
-    match row.work {
-        Work::Limit(limit) => limit.measure(seconds.into()),
-        Work::Load(load) => load.measure(Ends::new(networks.at(Net::Lo)?, seconds)?, seconds),
-        Work::Perftest(net, perftest) => {
-            let ends = Ends::new(networks.at(net)?, seconds)?;
-            measure_perftest(&perftest, &ends, seconds, messages)
-        }
-    }
-}
-
-/// Latencies are measured over a number of messages, which a first run finds.
-fn measure_perftest(
-    perftest: &Perftest,
-    ends: &Ends<'_>,
-    seconds: u32,
-    messages: &mut Option<u32>,
-) -> Result<Figures> {
-    let length = match *messages {
-        _ if !perftest.program.is_latency() => Length::Seconds(seconds),
-        Some(messages) => Length::Messages(messages),
-        None => {
-            let (printed, _) = exchange(perftest, ends, Length::Messages(MESSAGES_TO_LEARN))?;
-            let Printed::Latency { average_us, .. } = printed else {
-                anyhow::bail!("not a latency");
-            };
-            let found = perftest.messages_for(seconds, average_us);
-            *messages = Some(found);
-            Length::Messages(found)
-        }
-    };
-    exchange(perftest, ends, length).map(|(_, figures)| figures)
-}
-
-fn exchange(perftest: &Perftest, ends: &Ends<'_>, length: Length) -> Result<(Printed, Figures)> {
-    let seen = ends.exchange(1, |host, port, server| {
-        perftest.argv(length, host.device, port, server)
-    })?;
-    let output = seen.outputs.first().context("no client")?;
-    let printed = perftest
-        .parse(output)
-        .with_context(|| format!("the client printed:\n{output}"))?;
-    let figures = perftest.figures(printed, seen.cpu_seconds, seen.datagrams_dropped);
-    Ok((printed, figures))
 }
 
 /// The networks of the sandbox, made when they are needed.
