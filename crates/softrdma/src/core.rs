@@ -18,6 +18,7 @@ use crate::front::Front;
 use crate::memory::MemoryTable;
 use crate::network::Network;
 use crate::receive_queue::ReceiveQueue;
+use crate::send_list::SendList;
 use crate::shard::{DeviceHost, Served, Server, Shard};
 use crate::steer::Steering;
 
@@ -203,6 +204,18 @@ impl<N: Network> Core<N> {
     pub fn queue_send(&self, front: &Front, request: &SendRequest<'_>) -> Result<()> {
         front.queue_send(request, || self.shard.lock().settle(front))?;
         self.shard.hold.add(request);
+        Ok(())
+    }
+
+    /// Queues all send work requests of a list, or none; [`Self::kick`] follows.
+    ///
+    /// # Errors
+    /// [`Error::Post`]; nothing was queued.
+    pub fn queue_sends(&self, front: &Front, list: &SendList) -> Result<()> {
+        front.queue_sends(list, || self.shard.lock().settle(front))?;
+        for request in list.requests() {
+            self.shard.hold.add(&request);
+        }
         Ok(())
     }
 

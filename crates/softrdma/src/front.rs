@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::event_queue::{EventKind, EventQueue};
 use crate::receive_queue::ReceiveQueue;
 use crate::ring::{PostedSend, SendRing};
+use crate::send_list::SendList;
 use crate::shard::DeviceHost;
 
 /// See the module.
@@ -97,6 +98,20 @@ impl Front {
         settle();
         self.sends
             .push(request)
+            .map_err(|_| Error::Post(PostError::QueueFull))
+    }
+
+    /// Queues all sends of a list, or none; otherwise as [`Self::queue_send`].
+    pub(crate) fn queue_sends(&self, list: &SendList, settle: impl FnOnce()) -> Result<()> {
+        for request in list.requests() {
+            self.check_send(&request).map_err(Error::Post)?;
+        }
+        if self.sends.push_all(list.requests()).is_ok() {
+            return Ok(());
+        }
+        settle();
+        self.sends
+            .push_all(list.requests())
             .map_err(|_| Error::Post(PostError::QueueFull))
     }
 

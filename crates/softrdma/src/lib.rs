@@ -16,6 +16,7 @@
 //! | [`core`] | memory and a shard, no globals, no threads: on sockets and in simulation |
 //! | [`shard`] | the lock section: engine, sealing, tap, network |
 //! | [`front`], [`ring`], [`receive_queue`] | what posting touches without that lock |
+//! | [`send_list`] | what is posted as a whole or not at all |
 //! | [`completion_queue`], [`completion_channel`], [`event_queue`] | polling and waiting |
 //! | [`memory`] | registered memory: keys, and access that cannot kill the process |
 //! | [`run`], [`seal`] | packets to datagrams |
@@ -48,6 +49,7 @@ pub mod receive_queue;
 pub mod ring;
 pub mod run;
 pub mod seal;
+pub mod send_list;
 pub mod shard;
 pub mod steer;
 
@@ -69,4 +71,5 @@ pub use event_queue::{EventKind, EventQueue};
 pub use process::report_by;
 pub use protection_domain::{MemoryRegion, ProtectionDomain, Region, RemoteRegion};
 pub use queue_pair::{Endpoint, QueuePair, QueuePairOptions, RcOptions};
+pub use send_list::SendList;
 pub use wire::{Gid, MemoryKey, Mtu, PKey, Psn, Qpn};

@@ -18,6 +18,7 @@ use crate::network::UdpNetwork;
 use crate::process::{Process, random};
 use crate::protection_domain::{PdInner, ProtectionDomain};
 use crate::ring::capacity_for;
+use crate::send_list::SendList;
 
 /// What a queue pair is made of.
 pub struct QueuePairOptions<'a> {
@@ -319,10 +320,30 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Post`]; nothing was queued.
     pub fn queue_send(&self, request: &SendRequest<'_>) -> Result<()> {
+        self.check_not_forked()?;
+        self.core()?.queue_send(&self.front, request)
+    }
+
+    /// Queues all send work requests of a list in order, or none of them;
+    /// [`Self::flush_sends`] transmits.
+    ///
+    /// # Errors
+    /// As for the first that [`Self::queue_send`] would refuse; nothing was queued.
+    pub fn queue_sends(&self, list: &SendList) -> Result<()> {
+        self.check_not_forked()?;
+        self.core()?.queue_sends(&self.front, list)
+    }
+
+    /// Whether the queue pair belongs to this process: a child of `fork` must not touch what other
+    /// threads of its parent may have been at work on.
+    ///
+    /// # Errors
+    /// [`Error::Forked`]
+    pub fn check_not_forked(&self) -> Result<()> {
         if io::fork::generation() != self.process().generation() {
             return Err(Error::Forked);
         }
-        self.core()?.queue_send(&self.front, request)
+        Ok(())
     }
 
     /// Transmits what was queued.
@@ -338,9 +359,7 @@ impl QueuePair {
     /// # Errors
     /// [`Error::ReceiveQueueFull`], [`Error::Post`].
     pub fn post_receive(&self, id: u64, sges: &[Sge]) -> Result<()> {
-        if io::fork::generation() != self.process().generation() {
-            return Err(Error::Forked);
-        }
+        self.check_not_forked()?;
         self.core()?.post_receive(
             &self.front,
             ReceiveWqe {

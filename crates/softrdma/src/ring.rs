@@ -105,6 +105,25 @@ impl SendRing {
         Ok(())
     }
 
+    /// Appends all of them in order, or none.
+    ///
+    /// # Errors
+    /// [`Full`] if there is not room for all, as of the last [`settle`](Self::settle).
+    pub fn push_all<'a>(
+        &self,
+        requests: impl ExactSizeIterator<Item = SendRequest<'a>>,
+    ) -> Result<(), Full> {
+        let mut inner = self.lock();
+        if requests.len() > self.capacity.saturating_sub(inner.outstanding) {
+            return Err(Full);
+        }
+        inner.outstanding += requests.len();
+        inner
+            .posted
+            .extend(requests.map(|request| PostedSend::from(&request)));
+        Ok(())
+    }
+
     /// Moves all that was posted to `into`, in order. An empty `into` costs no copy.
     pub fn drain(&self, into: &mut Vec<PostedSend>) {
         let mut inner = self.lock();
@@ -209,6 +228,25 @@ mod tests {
         ring.clear();
         assert!(ring.is_empty());
         assert_eq!(ring.push(&send(5, Payload::Sges(&[]))), Ok(()));
+    }
+
+    #[test]
+    fn all_of_a_batch_or_none() {
+        let batch = |first: u64, count: u64| {
+            (first..first + count)
+                .map(|id| send(id, Payload::Sges(&[])))
+                .collect::<Vec<_>>()
+        };
+        let ring = SendRing::new(3);
+        assert_eq!(ring.push_all(batch(0, 4).into_iter()), Err(Full));
+        assert!(ring.is_empty());
+        assert_eq!(ring.push_all(batch(0, 2).into_iter()), Ok(()));
+        assert_eq!(ring.push_all(batch(2, 2).into_iter()), Err(Full));
+        assert_eq!(ring.push_all(batch(2, 1).into_iter()), Ok(()));
+        assert_eq!(ring.push_all(batch(3, 0).into_iter()), Ok(()));
+        let mut taken = Vec::new();
+        ring.drain(&mut taken);
+        assert_eq!(ids(&taken), [0, 1, 2]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The C programs of `crates/capi/tests/c`: wrong use of each verb, and the calls that wait.
+//! The C programs of `crates/capi/tests/c`: wrong use of each verb, the calls that wait, and the
+//! work request builders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,9 +14,14 @@ use crate::{sandbox, workspace};
 type Scene = (&'static str, fn(&World) -> Result<()>);
 
 /// One for each program.
-pub const SCENES: [Scene; 2] = [("wrong-use", wrong_use), ("waiting", waiting)];
+pub const SCENES: [Scene; 4] = [
+    ("wrong-use", wrong_use),
+    ("waiting", waiting),
+    ("builders", builders),
+    ("spoilt-batches", spoilt_batches),
+];
 
-const PROGRAMS: [&str; 2] = ["wrong_use", "waiting"];
+const PROGRAMS: [&str; 4] = ["wrong_use", "waiting", "builders", "spoilt_batches"];
 
 fn wrong_use(world: &World) -> Result<()> {
     run(world, "wrong_use")
@@ -23,6 +29,14 @@ fn wrong_use(world: &World) -> Result<()> {
 
 fn waiting(world: &World) -> Result<()> {
     run(world, "waiting")
+}
+
+fn builders(world: &World) -> Result<()> {
+    run(world, "builders")
+}
+
+fn spoilt_batches(world: &World) -> Result<()> {
+    run(world, "spoilt_batches")
 }
 
 fn run(world: &World, name: &str) -> Result<()> {

@@ -78,14 +78,18 @@ pub unsafe fn sges(list: *const ibv_sge, count: c_int, into: &mut Sges) -> Resul
     }
     into.extend((0..count).map(|place| {
         // SAFETY: the caller's promise.
-        let sge = unsafe { list.add(place).read() };
-        Sge {
-            address: sge.addr,
-            length: sge.length,
-            key: MemoryKey(sge.lkey),
-        }
+        sge(&unsafe { list.add(place).read() })
     }));
     Ok(())
+}
+
+/// One scatter/gather element.
+pub fn sge(from: &ibv_sge) -> Sge {
+    Sge {
+        address: from.addr,
+        length: from.length,
+        key: MemoryKey(from.lkey),
+    }
 }
 
 /// What a send work request asks for; EINVAL for an opcode that this device does not know.

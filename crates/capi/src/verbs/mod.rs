@@ -4,6 +4,7 @@
 //! a context, which inline functions of the header call.
 
 pub mod address;
+pub mod batch;
 pub mod context;
 pub mod convert;
 pub mod cq;
@@ -17,7 +18,9 @@ pub mod kern;
 pub mod memory;
 pub mod post;
 pub mod qp;
+pub mod qp_ex;
 pub mod query;
+pub mod section;
 pub mod sysfs;
 pub mod text;
 pub mod unsupported;

@@ -1,15 +1,16 @@
 //! Queue pairs.
 
 use core::ffi::{c_int, c_uint};
-use core::mem::zeroed;
 use core::ptr;
 use std::sync::Arc;
 
 use softrdma::{AttributeMask, EventQueue, QueuePair, QueuePairOptions};
 
-use super::{context, convert, domain};
+use super::section::Section;
+use super::{context, convert, domain, qp_ex};
 use crate::abi::constants::{
-    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QPS_RESET, IBV_QPT_RC,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QPS_RESET, IBV_QPT_RC,
 };
 use crate::abi::verbs::{
     ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
@@ -26,6 +27,10 @@ pub struct Pair {
     /// For acknowledging its events.
     pub(super) events: Arc<EventQueue>,
     signal_all: bool,
+    /// The operations announced for the work request builders, if it was made for them.
+    pub(super) send_operations: Option<u64>,
+    /// Between `ibv_wr_start` and its end.
+    pub(super) section: Section,
 }
 
 impl Public for ibv_qp {
@@ -36,6 +41,10 @@ impl Public for ibv_qp {
 /// Numbers of QP types that only the kernel may use: SMI and GSI.
 const OF_THE_KERNEL: [c_uint; 2] = [0, 1];
 
+/// Extensions of `ibv_create_qp_ex` that this library reads.
+const EXTENSIONS: u32 =
+    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+
 /// Makes a queue pair and writes back the sizes granted.
 ///
 /// # Safety
@@ -44,6 +53,7 @@ unsafe fn create(
     pd: *mut ibv_pd,
     asked: &ibv_qp_init_attr,
     granted: *mut ibv_qp_cap,
+    send_operations: Option<u64>,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: the caller's promise.
     let (domain, context) = unsafe { (domain::domain(pd)?, domain::context_of(pd)) };
@@ -71,8 +81,7 @@ unsafe fn create(
         capabilities: convert::capabilities(&asked.cap),
         signal_all: asked.sq_sig_all != 0,
     })?;
-    // SAFETY: NULL slots: the queue pair has no extended interface.
-    let mut public: ibv_qp_ex = unsafe { zeroed() };
+    let mut public = qp_ex::slots();
     public.qp_base = ibv_qp {
         context,
         qp_context: asked.qp_context,
@@ -97,6 +106,8 @@ unsafe fn create(
         pair,
         events,
         signal_all: asked.sq_sig_all != 0,
+        send_operations,
+        section: Section::default(),
     };
     let qp = object::publish::<ibv_qp>(public, private);
     // SAFETY: made on the line above.
@@ -118,12 +129,12 @@ pub unsafe extern "C" fn ibv_create_qp(
             return Err(Errno::INVALID);
         }
         // SAFETY: the caller's promise.
-        unsafe { create(pd, &attributes.read(), &raw mut (*attributes).cap) }
+        unsafe { create(pd, &attributes.read(), &raw mut (*attributes).cap, None) }
     })
 }
 
-/// The slot behind `ibv_create_qp_ex`: what `ibv_create_qp` can do; EOPNOTSUPP for flags, work
-/// request builders and the other extensions.
+/// The slot behind `ibv_create_qp_ex`: what `ibv_create_qp` can do, and work request builders for
+/// the operations of this device; EOPNOTSUPP for flags, other operations and other extensions.
 ///
 /// # Safety
 /// `context` is NULL or open; `attributes` is NULL or valid, with what its mask announces.
@@ -138,10 +149,14 @@ pub unsafe extern "C" fn create_qp_ex(
         // SAFETY: the caller's promise; without its bit in the mask a field is not looked at.
         let asked = unsafe { attributes.read() };
         let has = |bit| asked.comp_mask & bit != 0;
-        if asked.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0
+        if asked.comp_mask & !EXTENSIONS != 0
             || (has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && asked.create_flags != 0)
         {
             return Err(Errno::UNSUPPORTED);
+        }
+        let send_operations = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(asked.send_ops_flags);
+        if send_operations.is_some_and(|asked| asked & !qp_ex::OPERATIONS != 0) {
+            return Err(Errno::unsupported("an operation in send_ops_flags"));
         }
         // SAFETY: the caller's promise.
         if !has(IBV_QP_INIT_ATTR_PD) || unsafe { domain::context_of(asked.pd) } != context {
@@ -157,14 +172,28 @@ pub unsafe extern "C" fn create_qp_ex(
             sq_sig_all: asked.sq_sig_all,
         };
         // SAFETY: the caller's promise.
-        unsafe { create(asked.pd, &basic, &raw mut (*attributes).cap) }
+        unsafe {
+            create(
+                asked.pd,
+                &basic,
+                &raw mut (*attributes).cap,
+                send_operations,
+            )
+        }
     })
 }
 
-/// `ibv_qp_to_qp_ex`: NULL, as no queue pair here was made with work request builders.
+/// `ibv_qp_to_qp_ex`: NULL for a queue pair that was not made for work request builders.
+///
+/// # Safety
+/// `qp` is NULL or a queue pair.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    ptr::null_mut()
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the caller's promise.
+    match unsafe { object::private(qp) } {
+        Ok(private) if private.send_operations.is_some() => qp.cast(),
+        _ => ptr::null_mut(),
+    }
 }
 
 /// `ibv_modify_qp`.
