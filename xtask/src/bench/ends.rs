@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::machine::two_processors;
@@ -85,7 +85,8 @@ impl<'a> Ends<'a> {
         for client in &mut client_ends {
             let client = client.wait("client", self.guard);
             // the reason is often the server's
-            ended.push(client.with_context(|| server_end.last_words())?);
+            let client = client.map_err(|error| server_end.explain(error))?;
+            ended.push(client);
         }
         let server = server_end.wait("server", self.guard)?;
         let mut cpu_seconds = cpu(&server.output)?;
@@ -138,8 +139,9 @@ impl End {
         Ok(ended)
     }
 
-    fn last_words(&self) -> String {
-        format!("with a server that printed:\n{}", self.program.output())
+    /// What went wrong at the other end, with what this one said so far.
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        anyhow!("{error:#}\nthe server printed:\n{}", self.program.output())
     }
 }
 

@@ -177,8 +177,8 @@ fn remarks(line: &Line<'_>) -> String {
         }) => remarks += &format!("  {dropped} datagrams dropped"),
         _ => {}
     }
-    if line.failure.is_some() {
-        remarks += "  FAILED, see below";
+    if let Some(reason) = line.failure.and_then(|failure| failure.lines().next()) {
+        remarks += &format!("  FAILED {reason}");
     }
     remarks
 }
@@ -240,13 +240,13 @@ mod tests {
             row("lo/b", Some(("raw/a", Target::AtMost(2.0)))),
         ];
         let failed = Samples {
-            failure: Some("in round 1: it hung".into()),
+            failure: Some("in round 1: it hung\nand printed this".into()),
             ..Samples::default()
         };
         let all = [samples(&[100.0]), failed];
         let lines = lines(&rows, &all);
         assert_eq!((lines[1].ratio, lines[1].met), (None, Some(false)));
         assert!(remarks(&lines[1]).contains("missed"));
-        assert!(remarks(&lines[1]).contains("FAILED"));
+        assert!(remarks(&lines[1]).contains("FAILED in round 1: it hung"));
     }
 }

@@ -62,7 +62,7 @@ pub fn run_with(
             match measure(row, &mut samples.messages) {
                 Ok(figures) => samples.rounds.push(figures),
                 Err(error) => {
-                    println!("{} failed: {error:#}", row.name);
+                    println!("{} failed: {error}", row.name);
                     samples.failure = Some(format!("in round {round}: {error:#}"));
                 }
             }
