@@ -180,9 +180,10 @@ fn become_optimised() -> Result<()> {
         return Ok(());
     }
     let error = Command::new(workspace::cargo())
-        .args(["run", "--quiet", "--release", "--package", "xtask", "--"])
+        .args(["run", "--quiet", "--release", "--manifest-path"])
+        .arg(workspace::root().join("xtask/Cargo.toml"))
+        .arg("--")
         .args(std::env::args_os().skip(1))
-        .current_dir(workspace::root())
         .exec();
     Err(error).context("cargo run --release")
 }
