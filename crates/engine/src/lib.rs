@@ -43,5 +43,5 @@ pub use event::AsyncEvent;
 pub use host::{CompletionSink, Credit, Host, Memory, ReceiveSource, ReceiveWqe};
 pub use outcome::{Counters, DropReason, Outcome};
 pub use path::{Path, PathIndex, PathMeta};
-pub use shard::{Config, CreateError, QpOptions, QpView, Shard};
+pub use shard::{Config, CreateError, Posted, QpOptions, QpView, Shard};
 pub use time::Instant;

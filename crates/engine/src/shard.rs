@@ -89,6 +89,15 @@ pub enum CreateError {
     TooMany,
 }
 
+/// What became of a send that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is in the send queue.
+    Queued,
+    /// It was flushed at once: the queue pair is in an error state.
+    Flushed,
+}
+
 /// What `query` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpView {
@@ -248,27 +257,28 @@ impl<H: Host> Shard<H> {
         &mut self,
         index: QpIndex,
         request: &SendRequest<'_>,
-    ) -> Result<(), PostError> {
+    ) -> Result<Posted, PostError> {
         let qp = self.places.get_mut(index).ok_or(PostError::NoQueuePair)?;
         match qp.common.state {
             State::ReadyToSend | State::SendQueueDrained => qp.rc.requester.queue.push(request)?,
             State::Error | State::SendQueueError => {
                 qp.rc.requester.queue.check(request)?;
                 flush::flush_send(&qp.common, request);
+                return Ok(Posted::Flushed);
             }
             State::Reset | State::Init | State::ReadyToReceive => {
                 return Err(PostError::WrongState);
             }
         }
         self.make_ready(index);
-        Ok(())
+        Ok(Posted::Queued)
     }
 
-    /// Sends that were posted to a queue pair and are not complete; 0 if there is none such.
-    pub fn send_outstanding(&self, index: QpIndex) -> usize {
+    /// Sends that were queued, since the queue pair was made, and have left the queue again.
+    pub fn sends_completed(&self, index: QpIndex) -> u64 {
         self.places
             .get(index)
-            .map_or(0, |qp| qp.rc.requester.queue.len() as usize)
+            .map_or(0, |qp| qp.rc.requester.queue.head().0)
     }
 
     /// Flushes the receives that were posted to a queue pair in the error state. To be called after

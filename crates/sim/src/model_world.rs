@@ -188,7 +188,7 @@ impl Machine for Model {
         request: &SendRequest<'_>,
     ) -> Result<bool, String> {
         match self.shard.post_send(self.index(connection), request) {
-            Ok(()) => Ok(true),
+            Ok(_) => Ok(true),
             Err(PostError::QueueFull) => Ok(false),
             Err(error) => Err(format!("{error:?}")),
         }

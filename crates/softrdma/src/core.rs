@@ -202,33 +202,46 @@ impl<N: Network> Core<N> {
     /// # Errors
     /// [`Error::Post`]; nothing was queued.
     pub fn queue_send(&self, front: &Front, request: &SendRequest<'_>) -> Result<()> {
-        front.queue_send(request, || self.shard.lock().settle(front))?;
-        self.shard.hold.add(request);
+        front.check_send(request)?;
+        front.reserve_sends(1, || self.shard.lock().settle(front))?;
+        self.place(front, [*request].into_iter());
         Ok(())
     }
 
-    /// Queues all send work requests of a list, or none; [`Self::kick`] follows.
+    /// Queues all sends of a list, or none; otherwise as [`Self::queue_send`].
     ///
     /// # Errors
     /// [`Error::Post`]; nothing was queued.
     pub fn queue_sends(&self, front: &Front, list: &SendList) -> Result<()> {
-        front.queue_sends(list, || self.shard.lock().settle(front))?;
         for request in list.requests() {
+            front.check_send(&request)?;
+        }
+        front.reserve_sends(list.len(), || self.shard.lock().settle(front))?;
+        self.place(front, list.requests());
+        Ok(())
+    }
+
+    /// Gives sends to the engine; or leaves them in the ring if somebody else serves the shard.
+    fn place<'a>(&self, front: &Front, requests: impl Iterator<Item = SendRequest<'a>>) {
+        let mut inner = self.shard.try_lock();
+        for request in requests {
+            match &mut inner {
+                Some(inner) => inner.post(front, &request),
+                None => front.queue_send(&request),
+            }
             self.shard.hold.add(&request);
         }
-        Ok(())
     }
 
     /// Transmits what was queued, or lets it wait for company. Returns when the shard must be
     /// served next, if that is known.
     pub fn kick(&self, front: &Front) -> Option<Instant> {
         self.shard.announce(front);
-        let now = self.now();
-        let since_poll = now.since(self.shard.last_poll());
-        if self.shard.hold.may_wait(since_poll.as_nanos() as u64) {
+        let since_poll = || self.now().since(self.shard.last_poll()).as_nanos() as u64;
+        if self.shard.hold.may_wait(since_poll) {
             return None;
         }
-        self.shard.transmit_pending(now, &self.memory)
+        self.shard.transmit_pending(self.now(), &self.memory)
     }
 
     /// Transmits what waits for company: the program is about to do something else.

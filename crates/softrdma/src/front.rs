@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use engine::qp::{Capabilities, Operation, Payload, PostError, SendRequest, State};
-use engine::{AsyncEvent, QpIndex, ReceiveWqe};
+use engine::{AsyncEvent, Posted, QpIndex, ReceiveWqe};
 use wire::Qpn;
 
 use crate::attributes::MAX_MESSAGE;
@@ -14,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::event_queue::{EventKind, EventQueue};
 use crate::receive_queue::ReceiveQueue;
 use crate::ring::{PostedSend, SendRing};
-use crate::send_list::SendList;
 use crate::shard::DeviceHost;
 
 /// See the module.
@@ -84,39 +83,34 @@ impl Front {
         self.cookie.store(cookie, Ordering::Relaxed);
     }
 
-    /// Queues a send. When the ring seems full, `settle` takes it over into the engine and tells
-    /// the ring what is really outstanding.
-    pub(crate) fn queue_send(
-        &self,
-        request: &SendRequest<'_>,
-        settle: impl FnOnce(),
-    ) -> Result<()> {
-        self.check_send(request).map_err(Error::Post)?;
-        if self.sends.push(request).is_ok() {
-            return Ok(());
+    /// Takes room for sends, all of them or none. When there seems to be none, `settle` finds out
+    /// what is complete.
+    pub(crate) fn reserve_sends(&self, count: usize, settle: impl FnOnce()) -> Result<()> {
+        if self.sends.reserve(count).is_err() {
+            settle();
+            self.sends
+                .reserve(count)
+                .map_err(|_| Error::Post(PostError::QueueFull))?;
         }
-        settle();
-        self.sends
-            .push(request)
-            .map_err(|_| Error::Post(PostError::QueueFull))
+        Ok(())
     }
 
-    /// Queues all sends of a list, or none; otherwise as [`Self::queue_send`].
-    pub(crate) fn queue_sends(&self, list: &SendList, settle: impl FnOnce()) -> Result<()> {
-        for request in list.requests() {
-            self.check_send(&request).map_err(Error::Post)?;
-        }
-        if self.sends.push_all(list.requests()).is_ok() {
-            return Ok(());
-        }
-        settle();
-        self.sends
-            .push_all(list.requests())
-            .map_err(|_| Error::Post(PostError::QueueFull))
+    /// Leaves a send, for which there is room, to whoever has the shard's lock.
+    pub(crate) fn queue_send(&self, request: &SendRequest<'_>) {
+        self.sends.push(request);
+    }
+
+    /// Whether a send waits for whoever has the shard's lock.
+    pub(crate) fn has_sends(&self) -> bool {
+        !self.sends.is_empty()
     }
 
     /// What can be said of a send without the engine. spec: IBA 11.4.1.1
-    fn check_send(&self, request: &SendRequest<'_>) -> std::result::Result<(), PostError> {
+    pub(crate) fn check_send(&self, request: &SendRequest<'_>) -> Result<()> {
+        self.check(request).map_err(Error::Post)
+    }
+
+    fn check(&self, request: &SendRequest<'_>) -> std::result::Result<(), PostError> {
         match self.state() {
             State::Reset | State::Init | State::ReadyToReceive => {
                 return Err(PostError::WrongState);
@@ -174,21 +168,26 @@ impl Front {
     ) {
         self.sends.drain(scratch);
         for posted in scratch.drain(..) {
-            if let Err(error) = engine.post_send(self.index(), &posted.request()) {
-                // the ring made the same checks; a reset between post and now drops what was posted
+            self.post(engine, &posted.request());
+        }
+    }
+
+    /// Gives one send, which was checked and for which there is room, to the engine.
+    pub(crate) fn post(&self, engine: &mut engine::Shard<DeviceHost>, request: &SendRequest<'_>) {
+        match engine.post_send(self.index(), request) {
+            Ok(Posted::Queued) => {}
+            Ok(Posted::Flushed) => self.sends.release(1),
+            Err(error) => {
+                // the front made the same checks; a reset in between drops what was posted
                 tracing::debug!(?error, qpn = %self.qpn, "a posted request met a reset");
+                self.sends.release(1);
             }
         }
     }
 
-    /// The same, and tells the ring how much of it the engine still holds.
-    pub(crate) fn settle(
-        &self,
-        engine: &mut engine::Shard<DeviceHost>,
-        scratch: &mut Vec<PostedSend>,
-    ) {
-        self.hand_over(engine, scratch);
-        self.sends.settle(engine.send_outstanding(self.index()));
+    /// Tells the ring what is complete. Within the shard's lock.
+    pub(crate) fn settle(&self, engine: &engine::Shard<DeviceHost>) {
+        self.sends.settle(engine.sends_completed(self.index()));
     }
 
     /// RESET: what was posted vanishes.

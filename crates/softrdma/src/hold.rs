@@ -10,7 +10,7 @@
 //! An acknowledgement waits in the same way when the packet it is for gave the program a
 //! completion: its answer, or its next poll, takes the acknowledgement along.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use engine::qp::{Operation, Payload, SendRequest};
 
@@ -20,11 +20,17 @@ pub const SERVICE_BOUND_NS: u64 = 50_000;
 /// A full datagram, less a packet. What is posted beyond leaves without waiting.
 const FULL: u32 = 60 << 10;
 
-/// No packet counts for less: 128 of them fill a datagram, whatever their size.
-const COST_MIN: u32 = FULL / 128;
+/// No packet counts for less: with so many the peer may as well begin, however small they are.
+const COST_MIN: u32 = FULL / 40;
 
 /// Headers and ICRC of a packet, nearly.
 const HEADERS: u32 = 32;
+
+/// So many posts together are a habit.
+const COMPANY: u32 = 4;
+
+/// One in so many posts looks at the clock: it costs as much as all the rest of a post.
+const POSTS_PER_LOOK: u32 = 8;
 
 /// Packets that give an answer soon. More are a stream, whose sender needs to hear of them.
 const FEW_PACKETS: usize = 4;
@@ -36,30 +42,63 @@ pub struct Hold {
     is_in_flight: AtomicBool,
     /// Whether the background thread will look without being woken.
     is_tended: AtomicBool,
-    /// What the posts that wait will take of a datagram.
-    posted: AtomicU32,
-    /// Whether the engine has something to send.
+    /// What waits, a [`Posted`].
+    posted: AtomicU64,
+    /// Whether many posts left together the last time.
+    had_company: AtomicBool,
+    /// Whether the engine has answers to send.
     owes: AtomicBool,
+}
+
+/// Posts that wait: how many, and what they take of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Posted {
+    count: u32,
+    cost: u32,
+}
+
+impl Posted {
+    fn unpack(packed: u64) -> Self {
+        Self {
+            count: (packed >> 32) as u32,
+            cost: packed as u32,
+        }
+    }
+
+    fn pack(self) -> u64 {
+        u64::from(self.count) << 32 | u64::from(self.cost)
+    }
 }
 
 impl Hold {
     /// Counts a work request that was posted.
     pub fn add(&self, request: &SendRequest<'_>) {
-        self.posted.fetch_add(cost_of(request), Ordering::Relaxed);
+        let one = Posted {
+            count: 1,
+            cost: cost_of(request),
+        };
+        // a cost that overflows counts for a post: nothing waits long enough for that
+        self.posted.fetch_add(one.pack(), Ordering::Relaxed);
     }
 
-    /// Whether what was posted may wait, if the last poll was so long ago. Call it after the post
-    /// can be found by the thread.
-    pub fn may_wait(&self, since_poll_ns: u64) -> bool {
-        since_poll_ns < SERVICE_BOUND_NS
-            && self.posted.load(Ordering::Relaxed) < FULL
-            && self.is_in_flight.load(Ordering::Relaxed)
+    /// Whether what was posted may wait. Call it after the post can be found by the thread.
+    /// `since_poll_ns` tells how long ago the last poll was; not every call needs to know.
+    pub fn may_wait(&self, since_poll_ns: impl FnOnce() -> u64) -> bool {
+        let posted = Posted::unpack(self.posted.load(Ordering::Relaxed));
+        posted.cost < FULL
+            && (self.is_in_flight.load(Ordering::Relaxed)
+                || self.had_company.load(Ordering::Relaxed))
             && self.is_tended.load(Ordering::SeqCst)
+            && (posted.count % POSTS_PER_LOOK != 1 || since_poll_ns() < SERVICE_BOUND_NS)
     }
 
     /// What was posted was taken by whoever sends it, and all that is owed too.
     pub fn take(&self) {
-        self.posted.store(0, Ordering::Relaxed);
+        let posted = Posted::unpack(self.posted.swap(0, Ordering::Relaxed));
+        if posted.count > 0 {
+            let had_company = posted.count >= COMPANY;
+            self.had_company.store(had_company, Ordering::Relaxed);
+        }
         self.owes.store(false, Ordering::SeqCst);
     }
 
@@ -72,7 +111,7 @@ impl Hold {
         waits
     }
 
-    /// Whether the engine has something to send that waits.
+    /// Whether the engine has answers to send that wait.
     pub fn owes(&self) -> bool {
         self.owes.load(Ordering::SeqCst)
     }
@@ -136,31 +175,57 @@ mod tests {
         hold
     }
 
+    /// Whether one more post may wait, the last poll being so long ago.
+    fn post(hold: &Hold, since_poll_ns: u64) -> bool {
+        hold.add(&request(Operation::Send, &[sge(1)]));
+        hold.may_wait(|| since_poll_ns)
+    }
+
     #[test]
     fn a_post_waits_only_if_all_is_certain() {
-        assert!(willing().may_wait(0));
-        assert!(!willing().may_wait(SERVICE_BOUND_NS));
+        assert!(post(&willing(), 0));
+        assert!(!post(&willing(), SERVICE_BOUND_NS));
         let idle = willing();
         idle.set_in_flight(false);
-        assert!(!idle.may_wait(0), "nothing is in flight");
+        assert!(!post(&idle, 0), "nothing is in flight");
         let untended = willing();
         untended.set_tended(false);
-        assert!(!untended.may_wait(0), "the thread sleeps");
+        assert!(!post(&untended, 0), "the thread sleeps");
+    }
+
+    #[test]
+    fn the_clock_is_looked_at_for_the_first_and_then_now_and_then() {
+        let hold = willing();
+        let looks: Vec<u32> = (1..=20)
+            .filter(|_| !post(&hold, SERVICE_BOUND_NS))
+            .collect();
+        assert_eq!(looks, [1, 9, 17]);
+    }
+
+    #[test]
+    fn who_posted_many_waits_with_nothing_in_flight() {
+        let hold = willing();
+        hold.set_in_flight(false);
+        for _ in 0..COMPANY {
+            post(&hold, 0);
+        }
+        hold.take();
+        assert!(post(&hold, 0));
+        hold.take();
+        assert!(!post(&hold, 0), "the last time it was one");
     }
 
     #[test]
     fn a_full_datagram_does_not_wait() {
         let hold = willing();
-        for _ in 0..127 {
-            hold.add(&request(Operation::Send, &[sge(1)]));
+        for _ in 1..FULL / COST_MIN {
+            assert!(post(&hold, 0));
         }
-        assert!(hold.may_wait(0));
-        hold.add(&request(Operation::Send, &[sge(1)]));
-        assert!(!hold.may_wait(0), "128 packets");
+        assert!(!post(&hold, 0), "as many as make a datagram worth its cost");
         hold.take();
-        assert!(hold.may_wait(0));
+        assert!(post(&hold, 0));
         hold.add(&request(Operation::Send, &[sge(u32::MAX), sge(u32::MAX)]));
-        assert!(!hold.may_wait(0), "a long message");
+        assert!(!hold.may_wait(|| 0), "a long message");
     }
 
     #[test]
@@ -171,7 +236,7 @@ mod tests {
             key: MemoryKey(1),
         };
         hold.add(&request(Operation::Read(remote), &[sge(1 << 30)]));
-        assert!(hold.may_wait(0));
+        assert!(hold.may_wait(|| 0));
     }
 
     #[test]

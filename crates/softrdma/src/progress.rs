@@ -32,7 +32,7 @@ const BEHIND_NS: u64 = 1_000_000;
 /// How long such an acknowledgement waits.
 const COMPANY_NS: u64 = 15_000;
 /// After the last packet the thread stays awake for this, where a core is free.
-const SPIN_NS: u64 = 20_000;
+const SPIN_NS: u64 = 60_000;
 /// A spinning thread that was away for so long shares its core with somebody who computes.
 const CROWDED_GAP_NS: u64 = 30_000;
 /// It does not spin for this long then.

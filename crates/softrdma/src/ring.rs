@@ -1,11 +1,11 @@
-//! The send ring: what was posted and not yet given to the engine. Posting takes this leaf lock
-//! only, so nobody who posts waits behind whoever serves the shard.
+//! The send ring: what was posted while somebody else served the shard, and not yet given to the
+//! engine. Nobody who posts waits behind whoever serves.
 //!
-//! A work request that was accepted here must never be refused by the engine, so the bound covers
-//! both: requests in the ring and in the engine's send queue. Only who serves the shard changes the
-//! latter, and tells it at the end of its section ([`SendRing::settle`]); in between the bound is
-//! on the safe side.
+//! A work request that was accepted must never be refused by the engine, so room is reserved for
+//! each before it goes either way. Only who has the shard's lock learns what is complete, and gives
+//! the room back ([`SendRing::settle`]); in between the bound is on the safe side.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::Sge;
@@ -71,89 +71,90 @@ impl From<&SendRequest<'_>> for PostedSend {
 /// Many posters, one taker.
 #[derive(Debug)]
 pub struct SendRing {
-    inner: Mutex<Inner>,
+    posted: Mutex<Vec<PostedSend>>,
+    /// Whether `posted` is not empty.
+    has_posted: AtomicBool,
+    /// Work requests that the program owns no place for: posted or in the engine.
+    reserved: AtomicUsize,
+    /// Work requests that the engine had completed when it was last asked.
+    completed: AtomicU64,
     capacity: usize,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    posted: Vec<PostedSend>,
-    /// Work requests that the program owns no place for: posted, drained or in the engine.
-    outstanding: usize,
 }
 
 impl SendRing {
     /// For `capacity` work requests, as the program was told.
     pub fn new(capacity: u32) -> Self {
         Self {
-            inner: Mutex::default(),
+            posted: Mutex::default(),
+            has_posted: AtomicBool::new(false),
+            reserved: AtomicUsize::new(0),
+            completed: AtomicU64::new(0),
             capacity: capacity as usize,
         }
     }
 
-    /// Appends a work request.
+    /// Reserves room for `count` work requests, all or none.
     ///
     /// # Errors
     /// [`Full`], as of the last [`settle`](Self::settle).
-    pub fn push(&self, request: &SendRequest<'_>) -> Result<(), Full> {
-        let mut inner = self.lock();
-        if inner.outstanding >= self.capacity {
-            return Err(Full);
+    pub fn reserve(&self, count: usize) -> Result<(), Full> {
+        let reserved = self.reserved.fetch_add(count, Ordering::Relaxed);
+        if reserved.saturating_add(count) <= self.capacity {
+            return Ok(());
         }
-        inner.outstanding += 1;
-        inner.posted.push(PostedSend::from(request));
-        Ok(())
+        self.release(count);
+        Err(Full)
     }
 
-    /// Appends all of them in order, or none.
-    ///
-    /// # Errors
-    /// [`Full`] if there is not room for all, as of the last [`settle`](Self::settle).
-    pub fn push_all<'a>(
-        &self,
-        requests: impl ExactSizeIterator<Item = SendRequest<'a>>,
-    ) -> Result<(), Full> {
-        let mut inner = self.lock();
-        if requests.len() > self.capacity.saturating_sub(inner.outstanding) {
-            return Err(Full);
-        }
-        inner.outstanding += requests.len();
-        inner
-            .posted
-            .extend(requests.map(|request| PostedSend::from(&request)));
-        Ok(())
+    /// Gives room back that was reserved for work requests which went nowhere.
+    pub fn release(&self, count: usize) {
+        self.reserved.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Appends a work request for which room was reserved.
+    pub fn push(&self, request: &SendRequest<'_>) {
+        let mut posted = self.lock();
+        posted.push(PostedSend::from(request));
+        self.has_posted.store(true, Ordering::Release);
     }
 
     /// Moves all that was posted to `into`, in order. An empty `into` costs no copy.
     pub fn drain(&self, into: &mut Vec<PostedSend>) {
-        let mut inner = self.lock();
+        if self.is_empty() {
+            return;
+        }
+        let mut posted = self.lock();
+        self.has_posted.store(false, Ordering::Release);
         if into.is_empty() {
-            std::mem::swap(&mut inner.posted, into);
+            std::mem::swap(&mut *posted, into);
         } else {
-            into.append(&mut inner.posted);
+            into.append(&mut posted);
         }
     }
 
-    /// Tells how many work requests the engine's send queue holds, after all that was drained is in
-    /// it. For whoever serves the shard.
-    pub fn settle(&self, in_engine: usize) {
-        let mut inner = self.lock();
-        inner.outstanding = inner.posted.len() + in_engine;
+    /// Gives back the room of what is complete: `completed` work requests of the engine's send
+    /// queue so far. For whoever has the shard's lock.
+    pub fn settle(&self, completed: u64) {
+        let before = self.completed.swap(completed, Ordering::Relaxed);
+        self.release(completed.wrapping_sub(before) as usize);
     }
 
     /// Forgets what was posted: the queue pair went to RESET, its engine side too.
     pub fn clear(&self) {
-        *self.lock() = Inner::default();
+        let mut posted = self.lock();
+        self.has_posted.store(false, Ordering::Release);
+        self.release(posted.len());
+        posted.clear();
     }
 
     /// Whether there is nothing to drain.
     pub fn is_empty(&self) -> bool {
-        self.lock().posted.is_empty()
+        !self.has_posted.load(Ordering::Acquire)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Vec<PostedSend>> {
         // nothing between two consistent states can panic
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -213,40 +214,27 @@ mod tests {
     #[test]
     fn the_bound_covers_what_the_engine_holds() {
         let ring = SendRing::new(3);
+        assert_eq!(ring.reserve(3), Ok(()));
         for id in 0..3 {
-            assert_eq!(ring.push(&send(id, Payload::Sges(&[]))), Ok(()));
+            ring.push(&send(id, Payload::Sges(&[])));
         }
-        assert_eq!(ring.push(&send(3, Payload::Sges(&[]))), Err(Full));
+        assert_eq!(ring.reserve(1), Err(Full));
         let mut taken = Vec::new();
         ring.drain(&mut taken);
         assert_eq!(ids(&taken), [0, 1, 2]);
-        // drained is not done
-        assert_eq!(ring.push(&send(3, Payload::Sges(&[]))), Err(Full));
-        ring.settle(2);
-        assert_eq!(ring.push(&send(3, Payload::Sges(&[]))), Ok(()));
-        assert_eq!(ring.push(&send(4, Payload::Sges(&[]))), Err(Full));
+        assert_eq!(ring.reserve(1), Err(Full), "drained is not done");
+        ring.settle(1);
+        assert_eq!(ring.reserve(2), Err(Full), "all or none");
+        assert_eq!(ring.reserve(1), Ok(()));
+        ring.push(&send(3, Payload::Sges(&[])));
+        assert_eq!(ring.reserve(1), Err(Full));
         ring.clear();
         assert!(ring.is_empty());
-        assert_eq!(ring.push(&send(5, Payload::Sges(&[]))), Ok(()));
-    }
-
-    #[test]
-    fn all_of_a_batch_or_none() {
-        let batch = |first: u64, count: u64| {
-            (first..first + count)
-                .map(|id| send(id, Payload::Sges(&[])))
-                .collect::<Vec<_>>()
-        };
-        let ring = SendRing::new(3);
-        assert_eq!(ring.push_all(batch(0, 4).into_iter()), Err(Full));
-        assert!(ring.is_empty());
-        assert_eq!(ring.push_all(batch(0, 2).into_iter()), Ok(()));
-        assert_eq!(ring.push_all(batch(2, 2).into_iter()), Err(Full));
-        assert_eq!(ring.push_all(batch(2, 1).into_iter()), Ok(()));
-        assert_eq!(ring.push_all(batch(3, 0).into_iter()), Ok(()));
-        let mut taken = Vec::new();
-        ring.drain(&mut taken);
-        assert_eq!(ids(&taken), [0, 1, 2]);
+        assert_eq!(ring.reserve(1), Ok(()), "the engine has two, the ring none");
+        assert_eq!(ring.reserve(1), Err(Full));
+        // the engine forgot its two as well
+        ring.settle(3);
+        assert_eq!(ring.reserve(2), Ok(()));
     }
 
     #[test]
@@ -254,8 +242,7 @@ mod tests {
         let ring = SendRing::new(10);
         let mut taken = Vec::new();
         for id in 0..4 {
-            ring.push(&send(id, Payload::Sges(&[])))
-                .expect("there is room");
+            ring.push(&send(id, Payload::Sges(&[])));
             if id % 2 == 1 {
                 ring.drain(&mut taken);
             }
@@ -273,8 +260,7 @@ mod tests {
                 let ring = &ring;
                 scope.spawn(move || {
                     for count in 0..EACH {
-                        ring.push(&send(thread << 32 | count, Payload::Sges(&[])))
-                            .expect("room for all");
+                        ring.push(&send(thread << 32 | count, Payload::Sges(&[])));
                     }
                 });
             }

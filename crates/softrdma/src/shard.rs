@@ -14,6 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use engine::qp::SendRequest;
 use engine::{AsyncEvent, Burst, Host, Instant, Path, QpIndex};
 use tap::{Delayed, Tap};
 
@@ -140,16 +141,18 @@ impl<N: Network> Shard<N> {
         }
     }
 
-    /// Says that the queue pair has something in its send ring.
+    /// Says that the queue pair has something to send, in its ring or in the engine.
     pub fn announce(&self, front: &Front) {
-        if front.announced.swap(true, Ordering::AcqRel) {
-            return;
+        if front.has_sends() && !front.announced.swap(true, Ordering::AcqRel) {
+            self.pending
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(front.index());
         }
-        self.pending
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(front.index());
-        self.has_pending.store(true, Ordering::SeqCst);
+        // a line that stays shared while one post follows another
+        if !self.has_pending.load(Ordering::SeqCst) {
+            self.has_pending.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Transmits what was posted and what is owed, if nobody has the lock; whoever has it does it
@@ -328,9 +331,18 @@ impl<N: Network> Inner<N> {
         front.hand_over(&mut self.engine, &mut self.posted);
     }
 
-    /// The same, and tells the queue pair's ring how much room it has.
+    /// Gives one more send to the engine, after what was posted before it.
+    pub fn post(&mut self, front: &Front, request: &SendRequest<'_>) {
+        if front.has_sends() {
+            self.hand_over(front);
+        }
+        front.post(&mut self.engine, request);
+    }
+
+    /// Tells the queue pair's ring how much room it has.
     pub fn settle(&mut self, front: &Front) {
-        front.settle(&mut self.engine, &mut self.posted);
+        self.hand_over(front);
+        front.settle(&self.engine);
     }
 
     /// Readable when another process passed a packet on to us.

@@ -246,7 +246,7 @@ impl Bench {
             flags,
             payload,
         };
-        self.shard.post_send(self.qp, &request)
+        self.shard.post_send(self.qp, &request).map(drop)
     }
 
     /// Everything that leaves now, a line for each packet.
