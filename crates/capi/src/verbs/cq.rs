@@ -6,7 +6,7 @@ use core::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use softrdma::{CompletionChannel, CompletionQueue, EventQueue, WorkCompletion};
+use softrdma::{CompletionChannel, CompletionQueue, EventQueue};
 
 use super::{context, convert, domain};
 use crate::abi::verbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
@@ -27,9 +27,9 @@ pub struct Queue {
     channel: Option<Arc<CompletionChannel>>,
     /// For acknowledging that it was overrun.
     pub(super) events: Arc<EventQueue>,
-    /// The completion that an extended poll is at; between `start_poll` and `end_poll` it belongs
+    /// The completion that an extended poll is at, as C has it; between `start_poll` and `end_poll` it belongs
     /// to the thread that polls, which holds the public structure's mutex.
-    pub(super) current: UnsafeCell<WorkCompletion>,
+    pub(super) current: UnsafeCell<ibv_wc>,
     /// Whether the program promised to poll from one thread only.
     pub(super) is_single_threaded: bool,
 }
@@ -122,7 +122,7 @@ pub(super) unsafe fn create(
         queue,
         channel,
         events: Arc::clone(device.events()),
-        current: UnsafeCell::new(convert::NO_COMPLETION),
+        current: UnsafeCell::new(convert::completion(&convert::NO_COMPLETION)),
         is_single_threaded: request.is_single_threaded,
     };
     let cq = object::publish::<ibv_cq>(public, private);
@@ -218,23 +218,40 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, to: *mut ibv_wc)
         if to.is_null() && wanted > 0 {
             return Err(Errno::INVALID);
         }
-        let mut batch = [convert::NO_COMPLETION; BATCH];
-        let mut filled = 0;
-        while filled < wanted {
-            let room = (wanted - filled).min(BATCH);
-            let got = queue.poll(&mut batch[..room]);
-            for completion in &batch[..got] {
-                // SAFETY: `filled` is below `count`.
-                unsafe { to.add(filled).write(convert::completion(completion)) };
-                filled += 1;
+        // who measures latency asks for one
+        // SAFETY: the caller's promise.
+        let filled = unsafe {
+            if wanted == 1 {
+                fill::<1>(queue, wanted, to)
+            } else {
+                fill::<BATCH>(queue, wanted, to)
             }
-            if got < room {
-                break;
-            }
-        }
+        };
         Ok(filled as c_int)
     });
     polled.unwrap_or_else(|errno| -errno.set())
+}
+
+/// Takes up to `wanted` completions, `N` at once; how many there were.
+///
+/// # Safety
+/// `to` is valid for `wanted` completions.
+unsafe fn fill<const N: usize>(queue: &CompletionQueue, wanted: usize, to: *mut ibv_wc) -> usize {
+    let mut batch = [convert::NO_COMPLETION; N];
+    let mut filled = 0;
+    while filled < wanted {
+        let room = (wanted - filled).min(N);
+        let got = queue.poll(&mut batch[..room]);
+        for completion in &batch[..got] {
+            // SAFETY: `filled` is below `wanted`.
+            unsafe { to.add(filled).write(convert::completion(completion)) };
+            filled += 1;
+        }
+        if got < room {
+            break;
+        }
+    }
+    filled
 }
 
 /// The slot behind `ibv_req_notify_cq`.

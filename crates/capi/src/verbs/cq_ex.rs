@@ -3,8 +3,6 @@
 use core::ffi::{c_int, c_uint};
 use core::mem::zeroed;
 
-use softrdma::WorkCompletion;
-
 use super::convert;
 use super::cq::{self, Queue, Request};
 use crate::abi::constants::{
@@ -94,9 +92,10 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> Result<(), Errno> {
         if queue.queue.poll(&mut next) == 0 {
             return Err(Errno(libc::ENOENT));
         }
-        queue.current.get().write(next[0]);
-        (*cq).wr_id = next[0].id;
-        (*cq).status = next[0].status as c_uint;
+        let completion = convert::completion(&next[0]);
+        queue.current.get().write(completion);
+        (*cq).wr_id = completion.wr_id;
+        (*cq).status = completion.status;
     }
     Ok(())
 }
@@ -148,19 +147,17 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     unsafe { lock(cq, false) }
 }
 
-/// The completion that the cursor is at, as C has it.
+/// One field of the completion that the cursor is at; 0 if there is no queue.
 ///
 /// # Safety
-/// `cq` is a queue that this thread polls.
-unsafe fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
+/// `cq` is NULL or a queue that this thread polls.
+unsafe fn current<T: Default>(cq: *mut ibv_cq_ex, field: impl FnOnce(&ibv_wc) -> T) -> T {
     // SAFETY: the caller's promise.
-    let completion: WorkCompletion = unsafe {
-        match object::private(cq.cast::<ibv_cq>()) {
-            Ok(queue) => queue.current.get().read(),
-            Err(_) => convert::NO_COMPLETION,
-        }
-    };
-    convert::completion(&completion)
+    match unsafe { object::private(cq.cast::<ibv_cq>()) } {
+        // SAFETY: the caller's promise: nobody else moves the cursor.
+        Ok(queue) => field(unsafe { &*queue.current.get() }),
+        Err(_) => T::default(),
+    }
 }
 
 /// Slots that give one field of the current completion.
@@ -168,7 +165,7 @@ macro_rules! readers {
     ($($slot:ident: $field:ident as $type:ty),* $(,)?) => {$(
         unsafe extern "C" fn $slot(cq: *mut ibv_cq_ex) -> $type {
             // SAFETY: the header passes the queue that it took the slot from; it is being polled.
-            <$type>::from(unsafe { current(cq) }.$field)
+            unsafe { current(cq, |completion| <$type>::from(completion.$field)) }
         }
     )*};
 }

@@ -1,5 +1,5 @@
-/* ibv_wr_*: every builder and setter over a connection, and two threads on one queue pair. Needs a
- * link; `cargo xtask programs --filter builders` runs it on lo. */
+/* ibv_wr_*: every builder and setter over a connection, and two threads on one queue pair; and the
+ * extended completion queue. Needs a link; `cargo xtask programs --filter builders` runs it on lo. */
 
 #include <endian.h>
 #include <pthread.h>
@@ -161,6 +161,54 @@ static void invalidation(void)
 	must("LOCAL_INV is the same", local[0] == local[1] && local[1] != IBV_WC_SUCCESS);
 }
 
+/* Completions field by field. */
+static void extended_poll(void)
+{
+	struct ibv_cq_init_attr_ex request = { .cqe = DEPTH, .wc_flags = IBV_WC_STANDARD_FLAGS };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &request);
+	struct ibv_cq *send_cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0);
+	struct pair pair = pair_on(send_cq, ibv_cq_ex_to_cq(cq), DEPTH, ALL);
+	struct ibv_poll_cq_attr none = { 0 }, unknown = { .comp_mask = 1 };
+
+	row("start_poll with an unknown attribute", EINVAL, ibv_start_poll(cq, &unknown));
+	row("start_poll without a completion", ENOENT, ibv_start_poll(cq, &none));
+	post_receive(pair.other, 11, 0, 64);
+	post_receive(pair.other, 12, 64, 64);
+	post_receive(pair.other, 13, 128, 4);
+	ibv_wr_start(pair.ex);
+	ibv_wr_send_imm(next(&pair, 1), htobe32(0x01020304));
+	set_sge(&pair, 0, 12);
+	ibv_wr_send(next(&pair, 2));
+	set_sge(&pair, 0, 3);
+	ibv_wr_send(next(&pair, 3)); /* longer than its receive */
+	set_sge(&pair, 0, 5);
+	row("three messages", 0, ibv_wr_complete(pair.ex));
+	for (uint64_t id = 1; id <= 3; id++)
+		must("... sent, the last one refused",
+		     reap(pair.send_cq).status == (id < 3 ? IBV_WC_SUCCESS : IBV_WC_REM_INV_REQ_ERR));
+
+	row("start_poll", 0, ibv_start_poll(cq, &none));
+	must("... the first", cq->wr_id == 11 && cq->status == IBV_WC_SUCCESS);
+	must("... opcode and length", ibv_wc_read_opcode(cq) == IBV_WC_RECV &&
+					      ibv_wc_read_byte_len(cq) == 12);
+	must("... the immediate", ibv_wc_read_wc_flags(cq) & IBV_WC_WITH_IMM &&
+					  be32toh(ibv_wc_read_imm_data(cq)) == 0x01020304);
+	must("... number of the queue pair", ibv_wc_read_qp_num(cq) == pair.other->qp_num);
+	must("... what a connection does not have",
+	     !ibv_wc_read_vendor_err(cq) && !ibv_wc_read_src_qp(cq) && !ibv_wc_read_slid(cq) &&
+		     !ibv_wc_read_sl(cq) && !ibv_wc_read_dlid_path_bits(cq));
+	row("next_poll", 0, ibv_next_poll(cq));
+	must("... the second", cq->wr_id == 12 && ibv_wc_read_byte_len(cq) == 3 &&
+				       !(ibv_wc_read_wc_flags(cq) & IBV_WC_WITH_IMM));
+	row("next_poll", 0, ibv_next_poll(cq));
+	must("... an error", cq->wr_id == 13 && cq->status == IBV_WC_LOC_LEN_ERR &&
+				     ibv_wc_read_qp_num(cq) == pair.other->qp_num);
+	row("next_poll at the end", ENOENT, ibv_next_poll(cq));
+	ibv_end_poll(cq);
+	row("start_poll after the end", ENOENT, ibv_start_poll(cq, &none));
+	drop(pair);
+}
+
 /* Two threads, each with batches of three; the third message of each is signalled. Batches that
  * find no room are repeated, and come whole. */
 
@@ -255,6 +303,7 @@ int main(void)
 	creation();
 	operations();
 	invalidation();
+	extended_poll();
 	two_threads();
 	return end();
 }

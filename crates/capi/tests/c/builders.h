@@ -107,10 +107,10 @@ static inline void connect_to(struct ibv_qp *qp, const struct ibv_qp *peer)
 		die("connect");
 }
 
-static inline struct pair pair_of(uint32_t depth, uint64_t operations)
+static inline struct pair pair_on(struct ibv_cq *send_cq, struct ibv_cq *receive_cq,
+				  uint32_t depth, uint64_t operations)
 {
-	struct pair pair = { .send_cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0),
-			     .receive_cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0) };
+	struct pair pair = { .send_cq = send_cq, .receive_cq = receive_cq };
 
 	if (!pair.send_cq || !pair.receive_cq)
 		die("ibv_create_cq");
@@ -126,6 +126,12 @@ static inline struct pair pair_of(uint32_t depth, uint64_t operations)
 	memset(memory, 0, SIZE);
 	memset(other_memory, 0, SIZE);
 	return pair;
+}
+
+static inline struct pair pair_of(uint32_t depth, uint64_t operations)
+{
+	return pair_on(ibv_create_cq(context, DEPTH, NULL, NULL, 0),
+		       ibv_create_cq(context, DEPTH, NULL, NULL, 0), depth, operations);
 }
 
 static inline void drop(struct pair pair)
