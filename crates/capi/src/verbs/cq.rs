@@ -27,8 +27,8 @@ pub struct Queue {
     channel: Option<Arc<CompletionChannel>>,
     /// For acknowledging that it was overrun.
     pub(super) events: Arc<EventQueue>,
-    /// The completion that an extended poll is at, as C has it; between `start_poll` and `end_poll` it belongs
-    /// to the thread that polls, which holds the public structure's mutex.
+    /// The completion that an extended poll is at, as C has it; between `start_poll` and `end_poll`
+    /// it belongs to the thread that polls, which holds the public structure's mutex.
     pub(super) current: UnsafeCell<ibv_wc>,
     /// Whether the program promised to poll from one thread only.
     pub(super) is_single_threaded: bool,
