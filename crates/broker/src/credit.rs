@@ -54,9 +54,9 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// What a sender may have in flight itself, in bytes of truesize: all that is free of the usable
-    /// part, but not more than its fair share, so that whoever came first gives way; and a quarter
-    /// of that in any case, for the free part may be claimed by a process that was stopped.
+    /// What a sender may have in flight itself, in bytes of truesize: all that is free of the
+    /// usable part, but not more than its fair share, so that whoever came first gives way; and a
+    /// quarter of that in any case, for the rest may be claimed by a process that was stopped.
     pub fn allowance(&self) -> u64 {
         let usable = self.granted / 100 * USABLE_PERCENT;
         let fair = usable / (u64::from(self.others) + 1);

@@ -7,6 +7,7 @@ use wire::{HeaderRepr, Psn, Qpn};
 
 use crate::access::Span;
 use crate::path::PathIndex;
+use crate::run::Run;
 
 /// Index of a queue pair in its shard: the low 16 bits of its QPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,6 +61,21 @@ pub struct Burst {
     spans: Vec<Span>,
     packets: Vec<PacketOut>,
     packets_max: usize,
+    /// The run that the last packet is in.
+    run: Option<Run>,
+    /// Counts runs over all bursts.
+    run_number: u64,
+    /// Every packet leaves in a datagram of its own.
+    is_alone: bool,
+}
+
+/// What a packet takes of the receiver's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Which datagram it is in.
+    pub run: u64,
+    /// What it adds to the truesize of that, in bytes.
+    pub bytes: u64,
 }
 
 impl Burst {
@@ -76,6 +92,35 @@ impl Burst {
         self.headers.clear();
         self.spans.clear();
         self.packets.clear();
+        self.run = None;
+    }
+
+    /// Whether each packet leaves in a datagram of its own: where the kernel does not segment.
+    pub fn set_alone(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
+    }
+
+    /// What the next packet will cost, if it is this one.
+    pub fn cost(&self, path: PathIndex, dest: Qpn, sealed_length: usize) -> Cost {
+        let joined = self.joined(path, dest, sealed_length);
+        match (joined, &self.run) {
+            // the second packet may even make the datagram smaller; nothing is free of charge
+            (Some(run), Some(before)) => Cost {
+                run: self.run_number,
+                bytes: run.truesize().saturating_sub(before.truesize()).max(1),
+            },
+            _ => Cost {
+                run: self.run_number + 1,
+                bytes: Run::of(path, dest, sealed_length).truesize(),
+            },
+        }
+    }
+
+    /// The last run with one more packet, if that joins it.
+    fn joined(&self, path: PathIndex, dest: Qpn, sealed_length: usize) -> Option<Run> {
+        self.run
+            .filter(|_| !self.is_alone)
+            .and_then(|run| run.with(path, dest, sealed_length))
     }
 
     /// Whether `poll_transmit` must stop.
@@ -138,7 +183,7 @@ impl Burst {
         self.headers.extend_from_slice(inline);
         let first_span = self.spans.len() as u32;
         self.spans.extend_from_slice(spans);
-        self.packets.push(PacketOut {
+        let packet = PacketOut {
             header: start..self.headers.len() as u32,
             spans: first_span..self.spans.len() as u32,
             span_length: span_length as u16,
@@ -146,6 +191,15 @@ impl Burst {
             path,
             dest,
             origin,
-        });
+        };
+        let length = packet.sealed_length();
+        match self.joined(path, dest, length) {
+            Some(run) => self.run = Some(run),
+            None => {
+                self.run = Some(Run::of(path, dest, length));
+                self.run_number += 1;
+            }
+        }
+        self.packets.push(packet);
     }
 }

@@ -31,13 +31,14 @@ pub mod outcome;
 pub mod path;
 pub mod qp;
 pub mod rc;
+pub mod run;
 pub mod shard;
 pub mod time;
 
 pub use access::{
     Access, AccessError, AtomicOperation, Grant, MemoryRange, PdId, Scope, Sge, Span,
 };
-pub use burst::{Burst, Origin, PacketOut, QpIndex};
+pub use burst::{Burst, Cost, Origin, PacketOut, QpIndex};
 pub use completion::{CompletionOpcode, Overrun, Status, WorkCompletion};
 pub use event::AsyncEvent;
 pub use host::{CompletionSink, Credit, Host, Memory, ReceiveSource, ReceiveWqe};

@@ -12,13 +12,13 @@ use wire::{PKey, Packet, Qpn};
 use crate::access::{PdId, Span};
 use crate::burst::{Burst, Origin, QpIndex};
 use crate::event::AsyncEvent;
-use crate::host::{Credit, Host};
+use crate::host::Host;
 use crate::outcome::{Counters, DropReason, Outcome};
 use crate::path::{Path, PathIndex, PathMeta};
 use crate::qp::{
     Attributes, Capabilities, Common, PostError, SendRequest, State, Transport, flush,
 };
-use crate::rc::window::{Buffer, DestinationIndex, Destinations, WindowConfig};
+use crate::rc::window::{DestinationIndex, Destinations, WindowConfig};
 use crate::rc::{self, Pause, Rc, Timer};
 use crate::shard::paths::Paths;
 use crate::shard::places::{Places, QueuePair};
@@ -123,6 +123,9 @@ pub struct Shard<H: Host> {
     destinations: Destinations,
     credit: H::Credit,
     timers: Timers,
+    /// When to look at full accounts that somebody waits for; all were asked for the same time
+    /// ahead, so the earliest is first.
+    looks: VecDeque<(Instant, DestinationIndex)>,
     /// Those that may have something to send, in the order of their turns.
     ready: VecDeque<QpIndex>,
     events: VecDeque<AsyncEvent>,
@@ -141,9 +144,10 @@ impl<H: Host> Shard<H> {
             config,
             places: Places::new(config.slot, config.first_index),
             paths: Paths::default(),
-            destinations: Destinations::default(),
+            destinations: Destinations::new(config.slot, config.window),
             credit,
             timers: Timers::default(),
+            looks: VecDeque::new(),
             ready: VecDeque::new(),
             events: VecDeque::new(),
             in_flight: 0,
@@ -179,8 +183,10 @@ impl<H: Host> Shard<H> {
             generation: self.places.generation,
             destination: None,
             is_ready: false,
-            is_waiting: false,
             is_in_flight: false,
+            waits_for: None,
+            woken_by: None,
+            turn: TURN_PACKETS,
             armed: Armed::default(),
         };
         self.places.put(index, qp);
@@ -238,7 +244,7 @@ impl<H: Host> Shard<H> {
 
     /// Bytes in flight over all destinations, in truesize.
     pub fn in_flight_bytes(&self) -> u64 {
-        let charged = |qp: &QueuePair<H>| qp.rc.requester.charged();
+        let charged = |qp: &QueuePair<H>| qp.rc.requester.charged().out;
         self.places.iter().map(charged).sum()
     }
 
@@ -311,9 +317,13 @@ impl<H: Host> Shard<H> {
             return Outcome::Dropped(reason);
         }
         qp.common.counters.received_packets += 1;
-        let outcome = qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
-            rc.handle_packet(turn, packet)
-        });
+        let outcome = qp.with_turn(
+            &mut self.destinations,
+            &self.credit,
+            now,
+            memory,
+            |rc, turn| rc.handle_packet(turn, packet),
+        );
         self.after(index);
         outcome
     }
@@ -333,17 +343,37 @@ impl<H: Host> Shard<H> {
                 .deadline(entry.timer)
                 .is_some_and(|deadline| deadline <= now);
             if is_due {
-                qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
-                    rc.handle_timer(turn, entry.timer);
-                });
+                qp.with_turn(
+                    &mut self.destinations,
+                    &self.credit,
+                    now,
+                    memory,
+                    |rc, turn| {
+                        rc.handle_timer(turn, entry.timer);
+                    },
+                );
             }
             self.after(entry.qp);
+        }
+        while let Some(&(at, account)) = self.looks.front()
+            && at <= now
+        {
+            self.looks.pop_front();
+            let again = self.destinations.get_mut(account).look(at, now);
+            self.looks.extend(again.map(|at| (at, account)));
+            self.wake(account);
         }
     }
 
     /// When `handle_timeout` must be called at the latest; it may turn out to be too early.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.timers.earliest()
+        let look = self.looks.front().map(|(at, _)| *at);
+        [self.timers.earliest(), look].into_iter().flatten().min()
+    }
+
+    /// The own receive buffer overflowed: less is asked for at once.
+    pub fn receive_buffer_overflowed(&mut self) {
+        self.destinations.get_mut(DestinationIndex::OWN).lose();
     }
 
     /// Fills `out`, one queue pair after another; what does not fit stays ready.
@@ -356,38 +386,73 @@ impl<H: Host> Shard<H> {
                 continue;
             };
             qp.is_ready = false;
-            if let Some(destination) = qp.destination {
-                refresh(
-                    &mut self.destinations,
-                    destination,
-                    &self.credit,
-                    &self.config,
-                );
+            let (spans, quota) = (&mut self.spans, qp.turn);
+            let pause = qp.with_turn(
+                &mut self.destinations,
+                &self.credit,
+                now,
+                memory,
+                |rc, turn| rc.poll_transmit(turn, spans, out, quota),
+            );
+            self.pause(now, index, pause);
+        }
+    }
+
+    /// What comes after a turn of a queue pair. One that waited for it and could not send all that
+    /// it may in a turn goes on with it later, before the others.
+    fn pause(&mut self, now: Instant, index: QpIndex, pause: Pause) {
+        let Some(qp) = self.places.get_mut(index) else {
+            return;
+        };
+        let woken_by = qp.woken_by.take();
+        qp.turn = TURN_PACKETS;
+        match pause {
+            Pause::Busy { unused } if unused > 0 => {
+                // the burst was full, so the turn is not over
+                (qp.woken_by, qp.turn) = (woken_by, unused);
+                self.conclude(index);
+                return self.make_ready(index);
             }
-            let spans = &mut self.spans;
-            let pause = qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
-                rc.poll_transmit(turn, spans, out, TURN_PACKETS)
-            });
-            if pause == Pause::Window
-                && !qp.is_waiting
-                && let Some(destination) = qp.destination
-            {
-                qp.is_waiting = true;
-                self.destinations.get_mut(destination).wait(index);
+            Pause::Full { account, unused } => {
+                let goes_on = woken_by.is_some() && unused > 0;
+                if goes_on {
+                    qp.turn = unused;
+                }
+                if qp.waits_for.replace(account) != Some(account) {
+                    let waiting = self.destinations.get_mut(account);
+                    let look = waiting.wait(index, goes_on, now);
+                    self.looks.extend(look.map(|at| (at, account)));
+                }
             }
-            self.conclude(index);
-            if pause == Pause::Busy {
-                self.make_ready(index);
-            }
+            Pause::Busy { .. } | Pause::Idle => {}
+        }
+        self.end_turn(woken_by);
+        self.conclude(index);
+        if matches!(pause, Pause::Busy { .. }) {
+            self.make_ready(index);
+        }
+    }
+
+    /// The turn of one that was woken is over.
+    fn end_turn(&mut self, woken_by: Option<DestinationIndex>) {
+        if let Some(account) = woken_by {
+            self.destinations.get_mut(account).set_waking(false);
+            self.wake(account);
         }
     }
 
     /// A packet of the last burst could not be gathered: its memory is gone.
     pub fn transmit_failed(&mut self, now: Instant, origin: Origin, memory: &H::Memory) {
         if let Some(qp) = self.places.get_mut(origin.qp) {
-            qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
-                rc.transmit_failed(turn, origin);
-            });
+            qp.with_turn(
+                &mut self.destinations,
+                &self.credit,
+                now,
+                memory,
+                |rc, turn| {
+                    rc.transmit_failed(turn, origin);
+                },
+            );
             self.after(origin.qp);
         }
     }
@@ -401,6 +466,17 @@ impl<H: Host> Shard<H> {
     pub fn assert_invariants(&self) {
         for qp in self.places.iter() {
             qp.rc.requester.assert_invariants();
+        }
+        for (index, account) in self.destinations.iter() {
+            let is_own = index == DestinationIndex::OWN;
+            let charged = self.places.iter().map(|qp| {
+                let charge = qp.rc.requester.charged();
+                let out = (qp.destination == Some(index)).then_some(charge.out);
+                let back = is_own.then_some(charge.back);
+                out.unwrap_or(0) + back.unwrap_or(0)
+            });
+            let charged: u64 = charged.sum();
+            assert_eq!(account.in_flight(), charged, "{:?}", account.buffer());
         }
     }
 
@@ -429,19 +505,16 @@ impl<H: Host> Shard<H> {
             }
         }
         if let Some(destination) = qp.destination {
-            self.tell(destination);
-            self.wake(destination);
+            self.settle(destination);
         }
+        self.settle(DestinationIndex::OWN);
     }
 
-    /// Tells other senders to the same buffer what is in flight from here.
-    fn tell(&mut self, destination: DestinationIndex) {
-        let account = self.destinations.get_mut(destination);
-        if let Buffer::Here(slot) = account.buffer()
-            && let Some(in_flight) = account.take_news()
-        {
-            self.credit.note(slot, in_flight);
-        }
+    /// What is in flight towards a buffer may have changed: tells the other senders, and wakes who
+    /// waits here.
+    fn settle(&mut self, account: DestinationIndex) {
+        self.destinations.get_mut(account).tell(&self.credit);
+        self.wake(account);
     }
 
     /// Makes the first one ready that waits for room towards a destination, if there is room. Its
@@ -450,20 +523,17 @@ impl<H: Host> Shard<H> {
         if !self.destinations.get(destination).has_waiting() {
             return;
         }
-        refresh(
-            &mut self.destinations,
-            destination,
-            &self.credit,
-            &self.config,
-        );
+        self.destinations.refresh(destination, &self.credit);
         while let Some(index) = self.destinations.get_mut(destination).wake() {
             let Some(qp) = self.places.get_mut(index) else {
                 continue;
             };
-            if qp.destination != Some(destination) {
-                continue; // it is another queue pair by now
+            if qp.waits_for != Some(destination) {
+                continue; // it is another queue pair by now, or waits for something else
             }
-            qp.is_waiting = false;
+            qp.waits_for = None;
+            qp.woken_by = Some(destination);
+            self.destinations.get_mut(destination).set_waking(true);
             self.make_ready(index);
             break;
         }
@@ -476,21 +546,6 @@ impl<H: Host> Shard<H> {
             qp.is_ready = true;
             self.ready.push_back(index);
         }
-    }
-}
-
-/// Looks again how much may be in flight.
-fn refresh(
-    destinations: &mut Destinations,
-    destination: DestinationIndex,
-    credit: &impl Credit,
-    config: &Config,
-) {
-    let account = destinations.get_mut(destination);
-    if let Buffer::Here(slot) = account.buffer() {
-        // never 0: with nothing in flight there is room for a packet
-        let allowance = credit.allowance(slot).max(1);
-        account.set_limit(allowance.min(config.window.bytes));
     }
 }
 

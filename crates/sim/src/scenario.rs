@@ -112,8 +112,7 @@ impl Scenario {
         let service = rng.pick(&[1, 20, 300]);
         let window = WindowConfig {
             bytes: rng.pick(&[1, 8 << 10, 64 << 10, 128 << 10]),
-            bytes_unknown: 1 << 20,
-            packet_overhead: rng.pick(&[0, 100, 832]),
+            first: rng.pick(&[1, 64 << 10]),
             read_chunk: mtu.bytes() * rng.pick(&[1, 2, 16]),
         };
         let rd_atomic = rng.pick(&[1, 1, 2, 4, 16]);

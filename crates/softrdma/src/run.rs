@@ -1,13 +1,7 @@
-//! Which packets share a datagram. Every datagram handed to the kernel costs the same whatever its
-//! size, so filling them is everything.
-//!
-//! One segmented send carries equal packets and a last one that may be shorter. Hence: equal
-//! packets of different messages and queue pairs share a run, a shorter packet ends it, and a First
-//! (longer than the Middle behind it by its RETH) makes a run of two. All go along one path to one
-//! destination slot: the receiver's kernel steers a run by its first packet alone.
+//! Where the packets of a burst are cut into datagrams: the rule is [`engine::run`]'s.
 
 use engine::PacketOut;
-use io::udp::{MAX_PAYLOAD, MAX_SEGMENTS};
+use engine::run::Run;
 
 /// How many of `packets`, from the first on, can leave in one segmented send: 0 for none, at most
 /// 128 packets and 65,507 bytes.
@@ -15,21 +9,11 @@ pub fn next_run(packets: &[PacketOut]) -> usize {
     let Some(first) = packets.first() else {
         return 0;
     };
-    let segment_size = first.sealed_length();
-    let mut total = segment_size;
+    let mut run = Run::of(first.path, first.dest, first.sealed_length());
     for (index, packet) in packets.iter().enumerate().skip(1) {
-        let length = packet.sealed_length();
-        total += length;
-        let joins = index < MAX_SEGMENTS
-            && total <= MAX_PAYLOAD
-            && length <= segment_size
-            && packet.path == first.path
-            && packet.dest.slot() == first.dest.slot();
-        if !joins {
-            return index;
-        }
-        if length < segment_size {
-            return index + 1;
+        match run.with(packet.path, packet.dest, packet.sealed_length()) {
+            Some(longer) => run = longer,
+            None => return index,
         }
     }
     packets.len()
@@ -111,6 +95,8 @@ mod tests {
 
     #[test]
     fn limits_of_a_send() {
+        assert_eq!(engine::run::PACKETS_MAX as usize, io::udp::MAX_SEGMENTS);
+        assert_eq!(engine::run::BYTES_MAX as usize, io::udp::MAX_PAYLOAD);
         assert_eq!(run_of(&[(0, 1, 64); 200]), 128);
         // 511 × 128 = 65,408; 512 × 128 is too much
         assert_eq!(run_of(&[(0, 1, 511); 200]), 128);

@@ -84,6 +84,8 @@ pub struct Inner<N> {
     /// Routes on which the kernel does not segment.
     without_gso: Vec<Path>,
     steering: Option<Steering>,
+    /// Datagrams that the own receive buffer had no room for, as last seen.
+    dropped_seen: u64,
     /// Kept for its memory.
     posted: Vec<PostedSend>,
     /// Sections of pollers so far.
@@ -114,6 +116,7 @@ impl<N: Network> Shard<N> {
                 blocked: VecDeque::new(),
                 without_gso: Vec::new(),
                 steering,
+                dropped_seen: 0,
                 posted: Vec::new(),
                 sections: 0,
             }),

@@ -49,7 +49,8 @@ impl Credit for ModelCredit {
 
     fn allowance(&self, slot: u8) -> u64 {
         let allowed = |known: &Rc<RefCell<Known>>| known.borrow().allowances.get(&slot).copied();
-        self.known.as_ref().and_then(allowed).unwrap_or(0)
+        // of the own buffer nothing is known either
+        self.known.as_ref().and_then(allowed).unwrap_or(u64::MAX)
     }
 
     fn note(&self, slot: u8, in_flight: u64) {

@@ -46,6 +46,8 @@ pub struct SendWqe {
     pub first: Position,
     /// PSNs that it takes; says nothing before it is started.
     pub packets: u32,
+    /// Packets of answer that one request of a READ asks for; says nothing before it is started.
+    pub read_packets: u32,
 }
 
 impl SendWqe {
@@ -161,6 +163,7 @@ impl SendQueue {
                 inline: Vec::new(),
                 first: Position::default(),
                 packets: 0,
+                read_packets: 1,
             });
         }
         let wqe = &mut self.places[place];

@@ -66,7 +66,7 @@ impl Requester {
                     turn.common.counters.retry_exceeded += 1;
                     return Err(Cause::Send(status));
                 }
-                self.go_back(turn);
+                self.go_back_for_loss(turn);
             }
         }
         Ok(())
@@ -278,14 +278,7 @@ impl Requester {
 
     /// Moves `acked` inside the oldest work request and releases what was in flight.
     fn advance<H: Host>(&mut self, turn: &mut Turn<'_, H>, to: Position) {
-        let counted = to.min(self.at.sent);
-        if let Some(wqe) = self.oldest_started()
-            && counted > self.at.acked
-        {
-            let charge = self.charge_of(wqe, self.at.acked, counted);
-            self.account.charged -= charge;
-            turn.destination.release(charge);
-        }
+        turn.acknowledge(self.account.ledger.release_before(to));
         self.at.acked = to;
     }
 
@@ -303,7 +296,7 @@ impl Requester {
     /// Something is lost: goes back, unless that was done for this loss already.
     fn lost<H: Host>(&mut self, turn: &mut Turn<'_, H>, progressed: bool) -> Result<(), Cause> {
         match self.retry.lost(progressed) {
-            Ok(true) => self.go_back(turn),
+            Ok(true) => self.go_back_for_loss(turn),
             Ok(false) => {}
             Err(status) => {
                 turn.common.counters.retry_exceeded += 1;

@@ -6,6 +6,8 @@
 mod answers;
 pub mod completer;
 mod execute;
+mod learned;
+pub mod ledger;
 mod refusal;
 pub mod requester;
 mod resources;
@@ -107,7 +109,7 @@ impl Rc {
 
     /// Moves the queue pair to the error state and flushes it.
     pub fn fail<H: Host>(&mut self, turn: &mut Turn<'_, H>, cause: Cause) {
-        turn.destination.release(self.requester.charged());
+        turn.give_up(self.requester.give_up());
         let half_received = self.responder.current_receive();
         flush::enter_error(turn.common, &mut self.requester.queue, half_received, cause);
         self.requester.reset();
@@ -125,7 +127,7 @@ impl Rc {
     ) -> Pause {
         let acknowledges_last = self.responder.owes_only_acknowledgement();
         if !acknowledges_last && !self.respond(turn, out) {
-            return Pause::Busy;
+            return Pause::Busy { unused: quota };
         }
         let mut pause = Pause::Idle;
         if sends_requests(turn.common.state) {
@@ -133,10 +135,14 @@ impl Rc {
             pause = *polled.as_ref().unwrap_or(&Pause::Idle);
             self.conclude(turn, polled);
         }
-        if !self.respond(turn, out) {
-            return Pause::Busy;
+        if self.respond(turn, out) {
+            return pause;
         }
-        pause
+        let unused = match pause {
+            Pause::Idle => quota,
+            Pause::Busy { unused } | Pause::Full { unused, .. } => unused,
+        };
+        Pause::Busy { unused }
     }
 
     /// Appends all responses; false if there is no room for them.

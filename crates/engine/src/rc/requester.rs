@@ -11,12 +11,13 @@ use crate::completion::{Status, WorkCompletion};
 use crate::host::{CompletionSink, Host};
 use crate::qp::flush::Cause;
 use crate::qp::position::{Numbering, Position};
-use crate::qp::send_queue::{SendQueue, SendWqe, WqeNumber};
+use crate::qp::send_queue::{SendQueue, WqeNumber};
 use crate::qp::sge_cursor::SgeCursor;
 use crate::qp::{Attributes, Capabilities, Common, Operation, SendFlags};
+use crate::rc::ledger::{Charge, Ledger};
 use crate::rc::retry::{Retry, Timer};
 use crate::rc::segment::{Cut, Exchange};
-use crate::rc::window::{Destination, WindowConfig};
+use crate::rc::window::{Buffer, Destination, DestinationIndex, Destinations, WindowConfig};
 use crate::shard::Config;
 use crate::time::Instant;
 
@@ -26,10 +27,57 @@ pub struct Turn<'a, H: Host> {
     pub now: Instant,
     /// The queue pair's common half.
     pub common: &'a mut Common<H>,
-    /// What is in flight towards its peer.
-    pub destination: &'a mut Destination,
+    /// What is in flight towards which receive buffer.
+    pub accounts: &'a mut Destinations,
+    /// The peer's.
+    pub to: DestinationIndex,
+    /// It waited longest for room: others that wait do not go before it.
+    pub is_woken: bool,
+    /// What the accounts are bounded by.
+    pub credit: &'a H::Credit,
     /// Registered memory.
     pub memory: &'a H::Memory,
+}
+
+impl<H: Host> Turn<'_, H> {
+    /// The account of the peer's buffer.
+    pub(super) fn destination(&mut self) -> &mut Destination {
+        self.accounts.get_mut(self.to)
+    }
+
+    /// Something leaves.
+    pub(super) fn charge(&mut self, charge: Charge) {
+        self.destination().charge(charge.out);
+        if charge.back > 0 {
+            self.accounts
+                .get_mut(DestinationIndex::OWN)
+                .charge(charge.back);
+        }
+    }
+
+    /// Something was acknowledged or answered.
+    pub(super) fn acknowledge(&mut self, charge: Charge) {
+        let now = self.now;
+        self.destination().acknowledge(now, charge.out);
+        self.accounts
+            .get_mut(DestinationIndex::OWN)
+            .acknowledge(now, charge.back);
+    }
+
+    /// Something is not in flight any more, and nobody knows whether it arrived.
+    pub(super) fn give_up(&mut self, charge: Charge) {
+        self.accounts.give_up(self.to, charge);
+    }
+
+    /// Something was lost: a request, or the answer to one. Answers of this host can only have been
+    /// lost in our own buffer.
+    fn lose(&mut self, is_answer: bool) {
+        if is_answer && matches!(self.destination().buffer(), Buffer::Here(_)) {
+            self.accounts.get_mut(DestinationIndex::OWN).lose();
+        } else {
+            self.destination().lose();
+        }
+    }
 }
 
 /// What was answered, sent and sent ever.
@@ -49,12 +97,12 @@ pub(super) struct Positions {
 
 /// What this queue pair has in flight.
 ///
-/// Invariant: `charged` is the charge of the positions from `acked` to `sent`.
-#[derive(Clone, Copy, Debug, Default)]
+/// Invariant: the ledger has the charges of the positions from `acked` to `sent`.
+#[derive(Debug, Default)]
 pub(super) struct Account {
-    /// Bytes charged to the destination.
-    pub(super) charged: u64,
-    /// Charged since an acknowledgement was last asked for.
+    /// What the accounts of the shard were charged.
+    pub(super) ledger: Ledger,
+    /// Charged to the peer's buffer since an acknowledgement was last asked for.
     pub(super) unasked: u64,
     /// READ and atomic requests sent and not answered; bounded by `max_rd_atomic`.
     pub(super) reads: u32,
@@ -77,7 +125,7 @@ pub struct Requester {
     pub(crate) queue: SendQueue,
     pub(super) numbering: Numbering,
     pub(super) cut: Cut,
-    window: WindowConfig,
+    pub(super) window: WindowConfig,
     pub(super) at: Positions,
     /// The work request that `at.sent` belongs to, or the one to start next.
     pub(super) next: WqeNumber,
@@ -105,7 +153,7 @@ impl Requester {
                 capabilities.inline_max,
             ),
             numbering: Numbering::default(),
-            cut: Cut::new(256, config.window.read_chunk),
+            cut: Cut { mtu: 256 },
             window: config.window,
             at: Positions::default(),
             next: WqeNumber::default(),
@@ -122,7 +170,9 @@ impl Requester {
     /// The connection can send from now on. spec: IBA 10.3.1 (RTR to RTS)
     pub fn start(&mut self, attributes: &Attributes) {
         self.numbering = Numbering::starting_at(attributes.sq_psn);
-        self.cut = Cut::new(attributes.path_mtu.bytes(), self.window.read_chunk);
+        self.cut = Cut {
+            mtu: attributes.path_mtu.bytes(),
+        };
         self.at = Positions::default();
         self.retry.start(attributes);
     }
@@ -170,9 +220,16 @@ impl Requester {
         self.retry.deadline(timer)
     }
 
-    /// Bytes charged to the destination.
-    pub fn charged(&self) -> u64 {
-        self.account.charged
+    /// What the accounts of the shard are charged.
+    pub fn charged(&self) -> Charge {
+        self.account.ledger.total()
+    }
+
+    /// Nothing counts as in flight any more: what the accounts are to be given back.
+    pub fn give_up(&mut self) -> Charge {
+        self.account.unasked = 0;
+        self.account.reads = 0;
+        self.account.ledger.clear()
     }
 
     /// PSN of the packet that is sent next.
@@ -210,10 +267,7 @@ impl Requester {
 
     /// Makes `acked` the next position to send.
     pub(super) fn go_back<H: Host>(&mut self, turn: &mut Turn<'_, H>) {
-        turn.destination.release(self.account.charged);
-        self.account.charged = 0;
-        self.account.unasked = 0;
-        self.account.reads = 0;
+        turn.give_up(self.give_up());
         self.at.sent = self.at.acked;
         self.locate();
         turn.common.counters.completer_retries += 1;
@@ -235,10 +289,15 @@ impl Requester {
         self.at.sent.since(self.at.acked)
     }
 
-    /// What a range of positions of one work request is charged.
-    pub(super) fn charge_of(&self, wqe: &SendWqe, from: Position, to: Position) -> u64 {
-        let packets = to.since(from);
-        self.cut.bytes_in(wqe, from..to) + packets * u64::from(self.window.packet_overhead)
+    /// Goes back because something was lost. What is sent again is no more than the window that
+    /// shrinks for it.
+    pub(super) fn go_back_for_loss<H: Host>(&mut self, turn: &mut Turn<'_, H>) {
+        let oldest = self.queue.get(self.queue.head());
+        let is_answer = oldest.is_some_and(|wqe| {
+            self.at.acked < self.at.assigned && Exchange::of(&wqe.operation) == Exchange::Answered
+        });
+        turn.lose(is_answer);
+        self.go_back(turn);
     }
 
     /// Completes the oldest work request with success.
@@ -276,25 +335,18 @@ impl Requester {
         assert!(acked <= sent && sent <= transmitted && transmitted <= assigned);
         let (head, end) = (self.queue.head(), self.queue.end());
         assert!(head <= self.next && self.next <= self.started && self.started <= end);
-        let mut expected = (acked, 0_u64, 0_u32);
+        let mut expected = (acked, 0_u32);
         let mut number = head;
         while number < self.started {
             let wqe = self.queue.get(number).expect("a started work request"); // ok: tests call it
             assert!(wqe.first <= expected.0 && expected.0 <= wqe.end());
-            let upto = wqe.end().min(sent);
-            if upto > expected.0 {
-                expected.1 += self.charge_of(wqe, expected.0, upto);
-            }
             expected.0 = wqe.end();
-            expected.2 += u32::from(Exchange::of(&wqe.operation) == Exchange::Answered);
+            expected.1 += u32::from(Exchange::of(&wqe.operation) == Exchange::Answered);
             number = number.next();
         }
         assert_eq!(expected.0, assigned);
-        assert_eq!(
-            expected.1, self.account.charged,
-            "charge of what is in flight"
-        );
-        assert_eq!(expected.2, self.account.unfinished, "unfinished READs");
+        self.account.ledger.assert_covers(acked, sent);
+        assert_eq!(expected.1, self.account.unfinished, "unfinished READs");
     }
 }
 

@@ -45,19 +45,9 @@ impl Exchange {
 pub struct Cut {
     /// Payload of a full packet.
     pub mtu: u32,
-    /// Full packets that one READ request asks for, at least 1.
-    pub read_packets: u32,
 }
 
 impl Cut {
-    /// Full packets of `mtu`, READ requests of at most `read_chunk` bytes or one packet.
-    pub fn new(mtu: u32, read_chunk: u32) -> Self {
-        Self {
-            mtu,
-            read_packets: (read_chunk / mtu).max(1),
-        }
-    }
-
     /// PSNs that an operation of `length` bytes takes. spec: IBA 9.7.2
     pub fn packets(&self, operation: &Operation, length: u32) -> u32 {
         match operation {
@@ -83,12 +73,13 @@ impl Cut {
         (packets - 1) * u64::from(self.mtu) + u64::from(self.length_at(wqe, last))
     }
 
-    /// Positions of the READ request that asks for `position`. The cuts are the same for every
-    /// retry: a responder keeps what it needs for a retry for each request by itself.
+    /// Positions of the READ request that asks for `position`. The cuts of a started work request
+    /// are the same for every retry: a responder keeps what it needs for one for each request by
+    /// itself.
     pub fn read_request(&self, wqe: &SendWqe, position: Position) -> Range<Position> {
         let index = position.since(wqe.first) as u32;
-        let start = index - index % self.read_packets;
-        let end = start.saturating_add(self.read_packets).min(wqe.packets);
+        let start = index - index % wqe.read_packets;
+        let end = start.saturating_add(wqe.read_packets).min(wqe.packets);
         wqe.first.plus(start)..wqe.first.plus(end)
     }
 
@@ -261,10 +252,7 @@ mod tests {
         address: 0x1000,
         key: MemoryKey(0x77),
     };
-    const CUT: Cut = Cut {
-        mtu: 256,
-        read_packets: 4,
-    };
+    const CUT: Cut = Cut { mtu: 256 };
 
     fn wqe(operation: Operation, length: u32) -> SendWqe {
         SendWqe {
@@ -276,6 +264,7 @@ mod tests {
             inline: Vec::new(),
             first: Position(100),
             packets: CUT.packets(&operation, length),
+            read_packets: 4,
         }
     }
 

@@ -3,17 +3,22 @@
 //! Read first: IBA 9.7.3 (requester), 10.8.3.3 (order and fences). The order of the checks in
 //! [`poll_transmit`](Requester::poll_transmit) is the whole policy.
 
+use core::ops::Range;
+
 use crate::access::{Access, MemoryRange, Sge, Span};
 use crate::burst::{Burst, Origin};
 use crate::completion::Status;
 use crate::host::{Host, Memory};
 use crate::qp::flush::Cause;
+use crate::qp::position::Position;
 use crate::qp::send_queue::SendWqe;
 use crate::qp::sge_cursor::SgeCursor;
 use crate::qp::{Common, Operation, SendFlags, State};
+use crate::rc::ledger::Charge;
 use crate::rc::requester::{Requester, Turn};
-use crate::rc::segment::Exchange;
-use crate::rc::window::{Destination, POSITIONS_MAX};
+use crate::rc::segment::{Exchange, Segment};
+use crate::rc::window::{Buffer, Destination, DestinationIndex, POSITIONS_MAX};
+use crate::run::{self, DATAGRAM_OVERHEAD};
 
 /// Why a requester stopped sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +26,17 @@ pub enum Pause {
     /// Nothing to send, or something must arrive first.
     Idle,
     /// The burst is full or the turn is over; there is more.
-    Busy,
-    /// The destination's window is full; there is more.
-    Window,
+    Busy {
+        /// Packets that the turn had left.
+        unused: u32,
+    },
+    /// An account is full; there is more.
+    Full {
+        /// This one.
+        account: DestinationIndex,
+        /// Packets that the turn had left.
+        unused: u32,
+    },
 }
 
 impl Requester {
@@ -35,6 +48,7 @@ impl Requester {
         out: &mut Burst,
         mut quota: u32,
     ) -> Result<Pause, Cause> {
+        turn.accounts.refresh(turn.to, turn.credit);
         loop {
             if self.retry.is_waiting() {
                 return Ok(Pause::Idle);
@@ -69,12 +83,11 @@ impl Requester {
                 return Ok(Pause::Idle);
             }
             if out.is_full() || quota == 0 {
-                return Ok(Pause::Busy);
+                return Ok(Pause::Busy { unused: quota });
             }
-            // at least one packet of each queue pair may be in flight, or one whose peer is gone
-            // would stop the others until it gives up
-            if !turn.destination.has_room() && self.account.charged > 0 {
-                return Ok(Pause::Window);
+            if let Some(account) = full_account(turn, exchange) {
+                let unused = quota;
+                return Ok(Pause::Full { account, unused });
             }
             let is_end_of_turn = quota == 1 || out.room() == 1;
             let sent = self
@@ -97,7 +110,8 @@ impl Requester {
 
     /// Gives positions to the work request that is sent for the first time. What cannot be sent
     /// as a whole is not begun, so that the peer is not left with half of a message.
-    fn begin<H: Host>(&mut self, turn: &Turn<'_, H>) -> Result<(), Status> {
+    fn begin<H: Host>(&mut self, turn: &mut Turn<'_, H>) -> Result<(), Status> {
+        let read_packets = self.read_packets(turn);
         if self.next < self.started {
             return Ok(());
         }
@@ -121,10 +135,35 @@ impl Requester {
         }
         wqe.first = self.at.assigned;
         wqe.packets = packets;
+        wqe.read_packets = read_packets;
         self.at.assigned = wqe.end();
         self.started = self.started.next();
         self.account.unfinished += u32::from(answered);
         Ok(())
+    }
+
+    /// Packets that one READ request asks for: half of a window at most, so that there is always
+    /// one to ask while another is answered.
+    fn read_packets<H: Host>(&self, turn: &mut Turn<'_, H>) -> u32 {
+        let own = turn.accounts.get(DestinationIndex::OWN).limit();
+        let limit = own.min(turn.destination().limit());
+        let fitting = limit / 2 / u64::from(self.cut.mtu + DATAGRAM_OVERHEAD);
+        let most = u64::from(self.window.read_chunk / self.cut.mtu);
+        fitting.min(most).max(1) as u32
+    }
+
+    /// What the answer to the request for `positions` takes of our buffer. Full packets are
+    /// answered in runs by a peer like us, which costs less than this, and one by one by others.
+    fn answer_truesize(&self, wqe: &SendWqe, positions: Range<Position>) -> u64 {
+        /// Headers and ICRC of an answer.
+        const ENVELOPE: u32 = 28;
+        let packets = positions.end.since(positions.start);
+        let bytes = self.cut.bytes_in(wqe, positions);
+        if packets > 1 {
+            bytes + packets * u64::from(ENVELOPE + DATAGRAM_OVERHEAD)
+        } else {
+            run::alone(bytes as u32 + ENVELOPE) // a packet
+        }
     }
 
     /// Sends the packet at `sent`. Nothing is changed if its bytes cannot be reached. The last
@@ -158,11 +197,23 @@ impl Requester {
             inline = wqe.inline.get(start..end).unwrap_or_default(); // always inside
         }
 
-        let charge = self.charge_of(wqe, position, segment.end);
-        turn.destination.charge(charge);
-        self.account.charged += charge;
-        self.account.unasked += charge;
-        if is_end_of_turn || self.must_ask(turn.destination) {
+        let path = turn.common.path;
+        let cost = out.cost(path, to, sealed_length(&segment));
+        let mut charge = Charge {
+            out: cost.bytes,
+            back: 0,
+        };
+        if Exchange::of(&wqe.operation) == Exchange::Answered {
+            charge.back = self.answer_truesize(wqe, position..segment.end);
+            if let Buffer::There(..) = turn.destination().buffer() {
+                // on the way from there answers meet what requests meet on the way to it
+                charge.out += charge.back;
+            }
+        }
+        turn.charge(charge);
+        self.account.ledger.charge(segment.end, cost.run, charge);
+        self.account.unasked += charge.out;
+        if is_end_of_turn || self.must_ask(turn.destination()) {
             segment.header.bth.ack_request = true;
         }
         if segment.header.bth.ack_request {
@@ -173,7 +224,7 @@ impl Requester {
             psn,
             is_response: false,
         };
-        out.push(turn.common.path, origin, segment.header, inline, spans);
+        out.push(path, origin, segment.header, inline, spans);
 
         if Exchange::of(&wqe.operation) == Exchange::Answered {
             self.account.reads += 1;
@@ -213,6 +264,27 @@ impl Requester {
         self.started = self.next;
         self.complete_oldest(turn.common)
     }
+}
+
+/// The account that has no room for another packet, or none before others that wait.
+fn full_account<H: Host>(turn: &mut Turn<'_, H>, exchange: Exchange) -> Option<DestinationIndex> {
+    let is_full = |turn: &Turn<'_, H>, index| {
+        let account = turn.accounts.get(index);
+        !account.has_room() || account.has_waiting() && !turn.is_woken
+    };
+    if exchange == Exchange::Answered {
+        turn.accounts.refresh(DestinationIndex::OWN, turn.credit);
+        if is_full(turn, DestinationIndex::OWN) {
+            return Some(DestinationIndex::OWN);
+        }
+    }
+    is_full(turn, turn.to).then_some(turn.to)
+}
+
+/// UDP payload of a packet in bytes.
+fn sealed_length(segment: &Segment) -> usize {
+    let payload = segment.payload as usize;
+    segment.header.emitted_length() + payload.next_multiple_of(4) + wire::icrc::LENGTH
 }
 
 /// Proves one piece of a scatter/gather list.

@@ -1,49 +1,48 @@
-//! How much is in flight towards one destination, over all queue pairs of a shard.
+//! How much is in flight towards one receive buffer, over all queue pairs of a shard.
 //!
-//! A receiving socket accounts *truesize*: the bytes of a datagram and about 832 for its
-//! bookkeeping, whatever the size. What does not fit is lost, and a loss costs a round of
-//! retransmission, so less in flight is faster. The model here charges each packet its payload and
-//! a fixed overhead. Several packets of one run share a datagram, so a sender that makes runs may
-//! configure less than 832 for a packet. Answers to READs are charged to the same account: they
-//! fill a buffer at our end that the responder cannot know.
+//! Read first: `docs/decisions/0005-credit.md`. A receiving socket accounts *truesize*: the bytes
+//! of a datagram and the kernel's bookkeeping. What does not fit is lost, and a loss costs a round
+//! of retransmission, so less in flight is faster. Each buffer has one account here. Its limit is
+//! the least of what [`Credit`] allows, what losses have taught ([`Learned`]) and a fixed bound.
+//! Answers to READs and atomics fill a buffer at our own end, which has an account as well.
 
+use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 
 use crate::burst::QpIndex;
+use crate::host::Credit;
 use crate::path::PathIndex;
-
-/// What the kernel adds to a datagram in its accounts, in bytes (measured on Linux 6.18).
-pub const DATAGRAM_OVERHEAD: u32 = 832;
+use crate::rc::learned::Learned;
+use crate::rc::ledger::Charge;
+use crate::time::Instant;
 
 /// Positions that a queue pair may have in flight: half of what would make an old acknowledgement
 /// look like a new one. spec: IBA 9.7.5.1 (at most 2^23)
 pub const POSITIONS_MAX: u64 = 1 << 22;
 
+/// When nothing has left a full account for so long, whoever waits longest may send a packet all
+/// the same: what fills it may be in flight towards a queue pair that is gone.
+pub const STALL: Duration = Duration::from_millis(10);
+
 /// Bounds of what is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowConfig {
-    /// Bytes of truesize towards one destination at most. Nothing more is started once this is
-    /// reached, so it is passed by at most one request of each queue pair. What [`Credit`] allows
-    /// may be less.
-    ///
-    /// [`Credit`]: crate::host::Credit
+    /// Bytes of truesize towards one buffer at most. No packet is started once this is reached, so
+    /// it is passed by at most one.
     pub bytes: u64,
-    /// The same towards a destination whose receive buffer is not known.
-    pub bytes_unknown: u64,
-    /// Charged for a packet besides its payload.
-    pub packet_overhead: u32,
+    /// The same at first towards a buffer of which nothing is known.
+    pub first: u64,
     /// Longest READ request in bytes; a longer READ is asked for in several requests.
     pub read_chunk: u32,
 }
 
 impl Default for WindowConfig {
-    /// 512 KiB where the buffer is known, more than what loopback needs for its full speed; else
-    /// 128 KiB, which the kernel's default holds. READs are asked for by 64 KiB.
+    /// 512 KiB, more than what loopback needs for its full speed; 64 KiB at first where nothing is
+    /// known. READs are asked for by 64 KiB.
     fn default() -> Self {
         Self {
             bytes: 512 << 10,
-            bytes_unknown: 128 << 10,
-            packet_overhead: DATAGRAM_OVERHEAD,
+            first: 64 << 10,
             read_chunk: 64 << 10,
         }
     }
@@ -63,23 +62,41 @@ pub enum Buffer {
 pub struct Destination {
     buffer: Buffer,
     references: u32,
-    limit: u64,
+    /// What the host's credit and the configuration allow.
+    allowed: u64,
+    learned: Learned,
     in_flight: u64,
     /// What the other senders to the buffer were told.
     noted: u64,
     waiting: VecDeque<QpIndex>,
+    /// One of those who waited has its turn now; the next comes after it.
+    is_waking: bool,
+    /// When something last left it.
+    released_at: Instant,
+    /// When it is looked at whether those who wait are stuck.
+    looked_at: Option<Instant>,
+    /// One packet may be sent whatever is in flight.
+    has_permit: bool,
 }
 
 impl Destination {
-    /// An account of its own, for a queue pair that is not connected.
-    pub fn nowhere() -> Self {
+    fn new(buffer: Buffer, config: &WindowConfig) -> Self {
+        let first = match buffer {
+            Buffer::Here(_) => config.bytes,
+            Buffer::There(..) => config.first,
+        };
         Self {
-            buffer: Buffer::Here(0),
+            buffer,
             references: 0,
-            limit: 0,
+            allowed: config.bytes,
+            learned: Learned::starting(first, config.bytes),
             in_flight: 0,
             noted: 0,
             waiting: VecDeque::new(),
+            is_waking: false,
+            released_at: Instant::default(),
+            looked_at: None,
+            has_permit: false,
         }
     }
 
@@ -88,27 +105,27 @@ impl Destination {
         self.buffer
     }
 
-    /// From now on so many bytes of truesize may be in flight.
-    pub fn set_limit(&mut self, limit: u64) {
-        self.limit = limit;
+    /// Looks again how much may be in flight.
+    pub fn refresh(&mut self, credit: &impl Credit, config: &WindowConfig) {
+        if let Buffer::Here(slot) = self.buffer {
+            self.allowed = credit.allowance(slot).min(config.bytes);
+        }
     }
 
-    /// Bytes in flight, if that changed since the last call.
-    pub fn take_news(&mut self) -> Option<u64> {
-        (self.noted != self.in_flight).then(|| {
+    /// Tells other senders to the same buffer what is in flight from here.
+    pub fn tell(&mut self, credit: &impl Credit) {
+        if let Buffer::Here(slot) = self.buffer
+            && self.noted != self.in_flight
+        {
             self.noted = self.in_flight;
-            self.noted
-        })
+            credit.note(slot, self.in_flight);
+        }
     }
 
-    /// Whether somebody waits for room.
-    pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// Whether another request may be started.
+    /// Whether another packet may leave. With nothing in flight one always may: its
+    /// acknowledgement is what wakes the next.
     pub fn has_room(&self) -> bool {
-        self.in_flight < self.limit
+        self.in_flight < self.limit() || self.has_permit
     }
 
     /// Bytes of truesize in flight.
@@ -116,35 +133,86 @@ impl Destination {
         self.in_flight
     }
 
-    /// The bound of `in_flight`.
+    /// The bound of `in_flight`; never 0.
     pub fn limit(&self) -> u64 {
-        self.limit
+        self.allowed.min(self.learned.bytes()).max(1)
     }
 
     /// Something left.
     pub fn charge(&mut self, bytes: u64) {
         self.in_flight += bytes;
+        self.has_permit = false;
     }
 
-    /// Something arrived or is given up as lost.
-    pub fn release(&mut self, bytes: u64) {
+    /// Something was acknowledged.
+    pub fn acknowledge(&mut self, now: Instant, bytes: u64) {
+        if bytes > 0 {
+            self.learned.acknowledged(self.in_flight, bytes);
+            self.released_at = now;
+            self.subtract(bytes);
+        }
+    }
+
+    /// Something is given up: as lost, or with its queue pair.
+    pub fn give_up(&mut self, bytes: u64) {
+        self.learned.gave_up(bytes);
+        self.subtract(bytes);
+    }
+
+    /// Something that is in flight was lost.
+    pub fn lose(&mut self) {
+        self.learned.lost(self.in_flight);
+    }
+
+    fn subtract(&mut self, bytes: u64) {
         debug_assert!(bytes <= self.in_flight, "released more than was charged");
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
-    /// `qp` has more to send and waits for room.
-    pub fn wait(&mut self, qp: QpIndex) {
-        self.waiting.push_back(qp);
+    /// Whether somebody waits for room.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
-    /// The queue pair that waited longest, if there is room for it. Whoever is woken and leaves
-    /// room must wake the next one: nobody else will.
+    /// `qp` has more to send and waits for room, before all others if its turn is not over. Gives
+    /// when to look whether it is stuck, if nobody will look before.
+    pub fn wait(&mut self, qp: QpIndex, goes_on: bool, now: Instant) -> Option<Instant> {
+        if goes_on {
+            self.waiting.push_front(qp);
+        } else {
+            self.waiting.push_back(qp);
+        }
+        if self.looked_at.is_some() {
+            return None;
+        }
+        self.looked_at = Some(now.plus(STALL));
+        self.looked_at
+    }
+
+    /// The queue pair that waited longest, if there is room for it and nobody woken before has its
+    /// turn still to come.
     pub fn wake(&mut self) -> Option<QpIndex> {
-        if self.has_room() {
+        if self.has_room() && !self.is_waking {
             self.waiting.pop_front()
         } else {
             None
         }
+    }
+
+    /// The turn of one that was woken is to come, or over: then the next may be woken.
+    pub fn set_waking(&mut self, is_waking: bool) {
+        self.is_waking = is_waking;
+    }
+
+    /// The look that [`wait`](Self::wait) asked for at `at`: lets a packet go if nothing moved, and
+    /// gives when to look again. `None` too if it was asked for by a former account of this index.
+    pub fn look(&mut self, at: Instant, now: Instant) -> Option<Instant> {
+        if self.looked_at != Some(at) {
+            return None;
+        }
+        self.looked_at = self.has_waiting().then(|| now.plus(STALL));
+        self.has_permit |= self.has_waiting() && now.since(self.released_at) >= STALL;
+        self.looked_at
     }
 }
 
@@ -152,32 +220,49 @@ impl Destination {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DestinationIndex(u32);
 
-/// All accounts of a shard; queue pairs to the same destination share one.
-#[derive(Debug, Default)]
+impl DestinationIndex {
+    /// The account of the shard's own receive buffer, which is always there. Queue pairs without a
+    /// connection have it too: they send nothing.
+    pub const OWN: Self = Self(0);
+}
+
+/// All accounts of a shard; queue pairs to the same buffer share one.
+#[derive(Debug)]
 pub struct Destinations {
+    config: WindowConfig,
     entries: Vec<Destination>,
     free: Vec<DestinationIndex>,
     by_buffer: HashMap<Buffer, DestinationIndex>,
 }
 
 impl Destinations {
-    /// The account of a buffer, for one more queue pair.
-    pub fn acquire(&mut self, buffer: Buffer, limit: u64) -> DestinationIndex {
-        if let Some(&index) = self.by_buffer.get(&buffer) {
-            self.entries[index.0 as usize].references += 1;
-            return index;
-        }
-        let entry = Destination {
-            buffer,
-            references: 1,
-            limit,
-            in_flight: 0,
-            noted: 0,
-            waiting: VecDeque::new(),
+    /// The account of the own buffer, that of `slot`.
+    pub fn new(slot: u8, config: WindowConfig) -> Self {
+        let mut destinations = Self {
+            config,
+            entries: Vec::new(),
+            free: Vec::new(),
+            by_buffer: HashMap::new(),
         };
+        destinations.acquire(Buffer::Here(slot));
+        destinations
+    }
+
+    /// The account of a buffer, for one more queue pair.
+    pub fn acquire(&mut self, buffer: Buffer) -> DestinationIndex {
+        let index = match self.by_buffer.get(&buffer) {
+            Some(&index) => index,
+            None => self.open(buffer),
+        };
+        self.get_mut(index).references += 1;
+        index
+    }
+
+    fn open(&mut self, buffer: Buffer) -> DestinationIndex {
+        let entry = Destination::new(buffer, &self.config);
         let index = match self.free.pop() {
             Some(index) => {
-                self.entries[index.0 as usize] = entry;
+                *self.get_mut(index) = entry;
                 index
             }
             None => {
@@ -200,6 +285,18 @@ impl Destinations {
         }
     }
 
+    /// What is charged to the account `to` and to the own one is in flight no more.
+    pub fn give_up(&mut self, to: DestinationIndex, charge: Charge) {
+        self.get_mut(to).give_up(charge.out);
+        self.get_mut(DestinationIndex::OWN).give_up(charge.back);
+    }
+
+    /// Looks again how much may be in flight towards a buffer.
+    pub fn refresh(&mut self, index: DestinationIndex, credit: &impl Credit) {
+        let config = self.config;
+        self.get_mut(index).refresh(credit, &config);
+    }
+
     /// The account.
     pub fn get_mut(&mut self, index: DestinationIndex) -> &mut Destination {
         &mut self.entries[index.0 as usize]
@@ -209,42 +306,105 @@ impl Destinations {
     pub fn get(&self, index: DestinationIndex) -> &Destination {
         &self.entries[index.0 as usize]
     }
+
+    /// All accounts that somebody uses.
+    pub fn iter(&self) -> impl Iterator<Item = (DestinationIndex, &Destination)> {
+        let indexed = self.entries.iter().enumerate();
+        indexed
+            .filter(|(_, entry)| entry.references > 0)
+            .map(|(index, entry)| (DestinationIndex(index as u32), entry))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ModelCredit;
+
+    const CONFIG: WindowConfig = WindowConfig {
+        bytes: 100,
+        first: 100,
+        read_chunk: 0,
+    };
+
+    fn there(slot: u8) -> Buffer {
+        Buffer::There(PathIndex(0), slot)
+    }
 
     #[test]
     fn queue_pairs_to_one_destination_share_an_account() {
-        let mut destinations = Destinations::default();
-        let one = destinations.acquire(Buffer::There(PathIndex(0), 7), 100);
-        let same = destinations.acquire(Buffer::There(PathIndex(0), 7), 100);
-        let other = destinations.acquire(Buffer::There(PathIndex(0), 8), 100);
+        let mut destinations = Destinations::new(3, CONFIG);
+        let one = destinations.acquire(there(7));
+        let same = destinations.acquire(there(7));
+        let other = destinations.acquire(there(8));
         assert_eq!(one, same);
         assert_ne!(one, other);
         destinations.release(one);
         destinations.get_mut(same).charge(100);
         assert!(!destinations.get(same).has_room());
         assert!(destinations.get(other).has_room());
-        destinations.get_mut(same).release(100);
+        destinations.get_mut(same).give_up(100);
         destinations.release(same);
-        let next = destinations.acquire(Buffer::Here(1), 100);
-        assert_eq!(next, one, "reused");
+        assert_eq!(destinations.acquire(Buffer::Here(1)), one, "reused");
+        assert_eq!(
+            destinations.acquire(Buffer::Here(3)),
+            DestinationIndex::OWN,
+            "whoever sends to itself fills the buffer that its READs fill"
+        );
     }
 
     #[test]
     fn who_waits_is_woken_in_order_once_there_is_room() {
-        let mut destinations = Destinations::default();
-        let index = destinations.acquire(Buffer::Here(0), 10);
-        let destination = destinations.get_mut(index);
-        destination.charge(10);
-        destination.wait(QpIndex(1));
-        destination.wait(QpIndex(2));
+        let now = Instant::default();
+        let mut destination = Destination::new(there(0), &CONFIG);
+        destination.charge(100);
+        assert_eq!(
+            destination.wait(QpIndex(1), false, now),
+            Some(now.plus(STALL))
+        );
+        assert_eq!(destination.wait(QpIndex(2), false, now), None);
         assert_eq!(destination.wake(), None);
-        destination.release(1);
+        destination.acknowledge(now, 1);
         assert_eq!(destination.wake(), Some(QpIndex(1)));
         destination.charge(1);
         assert_eq!(destination.wake(), None);
+    }
+
+    #[test]
+    fn an_account_that_nothing_leaves_lets_one_packet_go_now_and_then() {
+        let start = Instant::from_nanos(1_000_000_000);
+        let mut destination = Destination::new(there(0), &CONFIG);
+        destination.charge(100);
+        destination.acknowledge(start, 0);
+        let look = destination
+            .wait(QpIndex(1), false, start)
+            .expect("the first");
+        let next = destination.look(look, look).expect("it still waits");
+        assert_eq!(destination.wake(), Some(QpIndex(1)));
+        destination.charge(1);
+        assert!(!destination.has_room(), "one packet only");
+        destination.acknowledge(next, 1);
+        destination.wait(QpIndex(2), false, next);
+        destination.look(next, next).expect("it still waits");
+        assert!(!destination.has_room(), "something moved a moment ago");
+        assert_eq!(
+            destination.look(look, next),
+            None,
+            "not the look it waits for"
+        );
+    }
+
+    #[test]
+    fn the_limit_follows_the_allowance_but_not_to_nothing() {
+        let credit = ModelCredit::known();
+        let mut destination = Destination::new(Buffer::Here(5), &CONFIG);
+        for (allowed, limit) in [(70, 70), (1000, 100), (0, 1)] {
+            credit.allow(5, allowed);
+            destination.refresh(&credit, &CONFIG);
+            assert_eq!(destination.limit(), limit);
+        }
+        destination.charge(40);
+        destination.tell(&credit);
+        assert_eq!(credit.noted(5), 40);
     }
 }

@@ -9,7 +9,7 @@ use crate::qp::flush::Cause;
 use crate::qp::transition::check_modify;
 use crate::qp::{AttributeMask, Attributes, ModifyError, State, Transport};
 use crate::rc::Responder;
-use crate::rc::window::Buffer;
+use crate::rc::window::{Buffer, DestinationIndex};
 use crate::shard::Shard;
 use crate::shard::places::QueuePair;
 use crate::time::Instant;
@@ -66,9 +66,15 @@ impl<H: Host> Shard<H> {
         let Some(qp) = self.places.get_mut(index) else {
             return;
         };
-        qp.with_turn(&mut self.destinations, now, memory, |rc, turn| {
-            rc.fail(turn, Cause::Modify);
-        });
+        qp.with_turn(
+            &mut self.destinations,
+            &self.credit,
+            now,
+            memory,
+            |rc, turn| {
+                rc.fail(turn, Cause::Modify);
+            },
+        );
     }
 
     fn enter(&mut self, index: QpIndex, from: State, to: State, mask: AttributeMask) {
@@ -112,14 +118,12 @@ impl<H: Host> Shard<H> {
             .acquire(qp.common.attributes.path, |path| self.credit.reaches(path));
         qp.common.path = path;
         let slot = qp.common.attributes.dest_qpn.slot();
-        let window = &self.config.window;
-        let (buffer, limit) = if self.paths.is_reached(path) {
-            (Buffer::Here(slot), window.bytes)
+        let buffer = if self.paths.is_reached(path) {
+            Buffer::Here(slot)
         } else {
-            let limit = window.bytes.min(window.bytes_unknown);
-            (Buffer::There(path, slot), limit)
+            Buffer::There(path, slot)
         };
-        qp.destination = Some(self.destinations.acquire(buffer, limit));
+        qp.destination = Some(self.destinations.acquire(buffer));
     }
 
     /// Gives both back.
@@ -130,14 +134,16 @@ impl<H: Host> Shard<H> {
         let Some(destination) = qp.destination.take() else {
             return;
         };
-        let account = self.destinations.get_mut(destination);
-        account.release(qp.rc.requester.charged());
-        qp.is_waiting = false;
+        self.destinations
+            .give_up(destination, qp.rc.requester.give_up());
+        qp.waits_for = None;
+        let woken_by = qp.woken_by.take();
         qp.rc.requester.stop();
         qp.count_in_flight(&mut self.in_flight);
         let path = qp.common.path;
-        self.tell(destination);
-        self.wake(destination);
+        self.end_turn(woken_by);
+        self.settle(destination);
+        self.settle(DestinationIndex::OWN);
         self.destinations.release(destination);
         self.paths.release(path);
     }

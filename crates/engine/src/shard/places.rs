@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::burst::QpIndex;
 use crate::host::Host;
 use crate::qp::Common;
-use crate::rc::window::{Destination, DestinationIndex, Destinations};
+use crate::rc::window::{DestinationIndex, Destinations};
 use crate::rc::{Rc, Turn};
 use crate::shard::timers::Armed;
 use crate::time::Instant;
@@ -23,30 +23,34 @@ pub(super) struct QueuePair<H: Host> {
     /// From RTR on.
     pub(super) destination: Option<DestinationIndex>,
     pub(super) is_ready: bool,
-    pub(super) is_waiting: bool,
+    /// The account that it waits for room in.
+    pub(super) waits_for: Option<DestinationIndex>,
+    /// The account that it waited for long enough: it goes before others that wait there.
+    pub(super) woken_by: Option<DestinationIndex>,
+    /// Packets that its turn has left.
+    pub(super) turn: u32,
     /// As it was counted last.
     pub(super) is_in_flight: bool,
     pub(super) armed: Armed,
 }
 
 impl<H: Host> QueuePair<H> {
-    /// Calls `f` with what it works on. Before RTR there is no destination, and an empty one does.
+    /// Calls `f` with what it works on. Before RTR there is no destination, and any account does.
     pub(super) fn with_turn<R>(
         &mut self,
         destinations: &mut Destinations,
+        credit: &H::Credit,
         now: Instant,
         memory: &H::Memory,
         f: impl FnOnce(&mut Rc, &mut Turn<'_, H>) -> R,
     ) -> R {
-        let mut nowhere = Destination::nowhere();
-        let destination = match self.destination {
-            Some(index) => destinations.get_mut(index),
-            None => &mut nowhere,
-        };
         let mut turn = Turn {
             now,
             common: &mut self.common,
-            destination,
+            accounts: destinations,
+            to: self.destination.unwrap_or(DestinationIndex::OWN),
+            is_woken: self.woken_by.is_some(),
+            credit,
             memory,
         };
         f(&mut self.rc, &mut turn)
@@ -54,7 +58,7 @@ impl<H: Host> QueuePair<H> {
 
     /// Keeps `total`, the queue pairs that have something in flight, up to date.
     pub(super) fn count_in_flight(&mut self, total: &mut usize) {
-        let is_in_flight = self.rc.requester.charged() > 0;
+        let is_in_flight = self.rc.requester.charged().out > 0;
         match (self.is_in_flight, is_in_flight) {
             (false, true) => *total += 1,
             (true, false) => *total -= 1,

@@ -53,6 +53,10 @@ impl<N: Network> Inner<N> {
                 break;
             }
         }
+        if self.dropped_seen != self.network.dropped() {
+            self.dropped_seen = self.network.dropped();
+            self.engine.receive_buffer_overflowed();
+        }
         packets += self.take_delayed_arrivals(now, memory);
         self.sections = self.sections.wrapping_add(1);
         let is_poller = matches!(server, Server::Poller(_));

@@ -28,6 +28,7 @@ impl<N: Network> Inner<N> {
         loop {
             let mut burst = std::mem::take(&mut self.burst);
             burst.clear();
+            burst.set_alone(self.tap.has_plan() || !self.without_gso.is_empty());
             self.engine.poll_transmit(now, memory, &mut burst);
             let is_done = burst.is_empty();
             if !is_done {

@@ -303,7 +303,7 @@ fn the_longest_message_leaves_whole() {
         setup.capabilities.send_sge_max = 2048;
         setup.attributes.path_mtu = Mtu::B4096;
         setup.config.window.bytes = 1 << 40;
-        setup.config.window.bytes_unknown = 1 << 40;
+        setup.config.window.first = 1 << 40;
     });
     post_longest(&mut bench, Operation::Send);
     let mut burst = Burst::with_bound(1 << 10);
@@ -333,7 +333,7 @@ fn no_more_than_2_to_the_22_psns_are_in_flight() {
     let mut bench = rc_in_rts_with(|setup| {
         setup.capabilities.send_sge_max = 2048;
         setup.config.window.bytes = 1 << 40;
-        setup.config.window.bytes_unknown = 1 << 40;
+        setup.config.window.first = 1 << 40;
         setup.config.window.read_chunk = 1 << 29;
         setup.attributes.max_rd_atomic = 16;
     });

@@ -22,6 +22,7 @@ use crate::{
     QpOptions, ReceiveWqe, Sge, Shard, Status, WorkCompletion,
 };
 
+mod credit;
 mod errors;
 mod lossless;
 mod retries;
@@ -45,6 +46,7 @@ struct Setup {
     config: Config,
     attributes: Attributes,
     capabilities: Capabilities,
+    credit: ModelCredit,
 }
 
 /// A queue pair in RTS, its memory, its queues, and the time.
@@ -92,13 +94,14 @@ fn rc_in_rts_with(change: impl FnOnce(&mut Setup)) -> Bench {
             receive_sge_max: 4,
             inline_max: 64,
         },
+        credit: ModelCredit::default(),
     };
     change(&mut setup);
     let memory = ModelMemory::default();
     let bytes = (0..REGION).map(|index| pattern(index as u64)).collect();
     let key = memory.register(PdId(1), BASE, bytes, Access::LOCAL_WRITE);
     let mut bench = Bench {
-        shard: Shard::new(setup.config, ModelCredit::default()),
+        shard: Shard::new(setup.config, setup.credit),
         memory,
         key,
         send_cq: CompletionQueue::new(64),

@@ -54,7 +54,7 @@ fn sends_may_be_posted_from_rts_on() {
 #[test]
 fn in_sqd_what_was_started_is_finished_and_told_and_nothing_else_starts() {
     let mut bench = rc_in_rts_with(|setup| {
-        setup.config.window.bytes = 2 * (256 + 832);
+        setup.config.window.bytes = 2 * 272 + 832;
     });
     bench.post(1, Operation::Send, 4 * 256);
     bench.post(2, Operation::Send, 0);
