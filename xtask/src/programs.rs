@@ -6,6 +6,8 @@
 
 mod capi;
 mod cases;
+mod crowd;
+mod perftest;
 mod pingpong;
 mod scenes;
 mod world;
@@ -24,6 +26,7 @@ use crate::{dist, interop, workspace};
 
 use cases::Case;
 
+pub use perftest::PerfTest;
 pub use pingpong::{DEFAULT, PingPong};
 pub use world::{Host, Net, World, ip};
 
@@ -36,6 +39,9 @@ pub struct Arguments {
     /// Only cases whose name contains this; `^` and `$` hold it to start and end
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
+    /// Also every program of perftest with every option, on every network: an hour
+    #[arg(long)]
+    full: bool,
     /// Print the names and stop
     #[arg(long)]
     list: bool,
@@ -56,12 +62,12 @@ pub struct Arguments {
 /// `cargo xtask programs`
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(name) = &arguments.inside {
-        let cases = cases::all();
+        let cases = cases::all(true);
         let case = cases
             .iter()
             .find(|case| case.name == *name)
             .context("no such case")?;
-        return (case.run)(&World::build(case.net)?);
+        return (case.run)(&World::build_for(case.net, case.who)?);
     }
     let tally = run_all(arguments)?;
     println!("programs: {tally}");
@@ -71,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 /// Runs the cases that `arguments` ask for and prints a line for each.
 pub fn run_all(arguments: &Arguments) -> Result<Tally> {
-    let cases: Vec<Case> = cases::all()
+    let cases: Vec<Case> = cases::all(arguments.full)
         .into_iter()
         .filter(|case| matches(&case.name, &arguments.filter))
         .collect();
@@ -121,10 +127,13 @@ fn run_case(sandbox: &Sandbox, case: &Case, verbose: bool) -> Verdict {
     }
     let start = Instant::now();
     let outcome = sandbox
-        .start(case.who, &["programs", "--inside", &case.name])
+        .start(case.starts_as(), &["programs", "--inside", &case.name])
         .and_then(|mut inside| inside.wait_at_most(case.guard));
     let seconds = start.elapsed().as_secs_f32();
-    let replay = format!("cargo xtask programs --verbose --filter '^{}$'", case.name);
+    let replay = format!(
+        "cargo xtask programs --full --verbose --filter '^{}$'",
+        case.name
+    );
     match outcome {
         Ok(ended) if ended.code == 0 => {
             let output = if verbose { ended.output.as_str() } else { "" };
@@ -184,12 +193,13 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_replayable() {
-        let mut names: Vec<String> = cases::all().into_iter().map(|case| case.name).collect();
+        let all = cases::all(true).into_iter();
+        let mut names: Vec<String> = all.map(|case| case.name).collect();
         let count = names.len();
         names.sort();
         names.dedup();
         assert_eq!(names.len(), count, "two cases of one name");
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-/=,%".contains(c);
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-/=,%_".contains(c);
         assert!(
             names.iter().all(|name| name.chars().all(plain)),
             "a name that a shell would change"

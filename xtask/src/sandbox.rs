@@ -102,7 +102,8 @@ impl Sandbox {
 }
 
 impl Who {
-    fn prefix(self) -> Vec<&'static str> {
+    /// What goes before a command line, so that root starts it as this.
+    pub fn prefix(self) -> Vec<&'static str> {
         let user = [
             "setpriv",
             "--reuid",

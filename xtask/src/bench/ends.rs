@@ -242,6 +242,7 @@ mod tests {
             device: "rxe_left",
             interface: "veth_left",
             address: "10.77.0.1",
+            who: crate::sandbox::Who::Root,
         };
         let argv = wrap(
             &host,

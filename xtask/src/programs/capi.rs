@@ -7,11 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use super::scenes::Scene;
 use super::world::World;
 use crate::{sandbox, workspace};
-
-/// A named scene on `lo`.
-type Scene = (&'static str, fn(&World) -> Result<()>);
 
 /// One for each program.
 pub const SCENES: [Scene; 4] = [

@@ -5,6 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::capi;
+use super::crowd;
+use super::perftest::{self, PerfTest};
 use super::pingpong::{DEFAULT, PingPong};
 use super::scenes;
 use super::world::{Net, World};
@@ -28,19 +30,31 @@ pub struct Case {
     pub run: Box<Scene>,
 }
 
+impl Case {
+    /// Who starts in the sandbox: two hosts are made by root, also for an ordinary user.
+    pub fn starts_as(&self) -> Who {
+        match self.net {
+            Net::Lo => self.who,
+            Net::Veth(_) => Who::Root,
+        }
+    }
+}
+
 /// Loss, reordering, duplication and corruption as the acceptance of the device asks for.
 const FAULTS: &str = "loss=2%,reorder=5%,duplicate=1%,corrupt=1%";
 
-/// Every case.
-pub fn all() -> Vec<Case> {
+/// Every case; `full` with all that perftest can be asked for.
+pub fn all(full: bool) -> Vec<Case> {
     let mut cases = Vec::new();
+    measurements(&mut cases, full);
     one_host(&mut cases);
     for who in [Who::Root, Who::User, Who::UserNamespace] {
         everybody(&mut cases, who);
     }
     two_hosts(&mut cases);
     faults(&mut cases);
-    for (what, run) in scenes::ALL.into_iter().chain(capi::SCENES) {
+    let scenes = scenes::ALL.into_iter();
+    for (what, run) in scenes.chain(crowd::SCENES).chain(capi::SCENES) {
         cases.push(case(Net::Lo, Who::Root, what, run));
     }
     cases
@@ -70,6 +84,26 @@ fn everybody(cases: &mut Vec<Case>, who: Who) {
     cases.push(case(Net::Lo, who, "devinfo", scenes::devinfo));
     cases.push(case(Net::Lo, who, "twin", scenes::twin));
     cases.push(case(Net::Lo, who, "trials", scenes::trials));
+}
+
+/// perftest as root and as an ordinary user, on one host and between two.
+fn measurements(cases: &mut Vec<Case>, full: bool) {
+    let mut turn = 0;
+    for net in [Net::Lo, Net::Veth(1500), Net::Veth(9000)] {
+        for who in [Who::Root, Who::User] {
+            let tests = if full {
+                perftest::every(net)
+            } else {
+                perftest::some(net, turn)
+            };
+            turn += 1;
+            cases.extend(tests.into_iter().map(|test| measurement(net, who, test)));
+        }
+    }
+}
+
+fn measurement(net: Net, who: Who, test: PerfTest) -> Case {
+    case(net, who, &test.to_string(), move |world| test.run(world))
 }
 
 /// Sizes, MTUs, queue lengths on one host.

@@ -1,6 +1,7 @@
 //! What happens in a case, beyond one exchange.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -11,7 +12,7 @@ use super::world::World;
 use crate::process::{Local, Running};
 
 /// A named scene on `lo`.
-type Scene = (&'static str, fn(&World) -> Result<()>);
+pub type Scene = (&'static str, fn(&World) -> Result<()>);
 
 /// Those that run once, as root on `lo`.
 pub const ALL: [Scene; 6] = [
@@ -323,14 +324,14 @@ fn slot(output: &str) -> Result<u8> {
 }
 
 /// The process id of the one broker in this sandbox.
-fn broker() -> Result<u32> {
+pub fn broker() -> Result<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let entry = entry?;
         let Ok(id) = entry.file_name().to_string_lossy().parse::<u32>() else {
             continue;
         };
-        let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        let line = command_line(&entry.path());
         let mut words = line.split('\0');
         let program = words.next().unwrap_or_default();
         if program.ends_with("/softrdma") && words.next() == Some("broker") {
@@ -341,6 +342,12 @@ fn broker() -> Result<u32> {
         [id] => Ok(id),
         _ => bail!("{} brokers: {found:?}", found.len()),
     }
+}
+
+/// The words of a process's command line, each with a zero after it; nothing of one that has gone.
+/// `process` is its folder in `/proc`.
+pub fn command_line(process: &Path) -> String {
+    fs::read_to_string(process.join("cmdline")).unwrap_or_default()
 }
 
 fn kill(process: u32) -> Result<()> {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::softrdma;
 use crate::process::{Local, Running};
+use crate::sandbox::Who;
 
 /// What joins the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Host {
     pub interface: &'static str,
     /// An address for TCP, by which the other end can reach it.
     pub address: &'static str,
+    /// Who starts programs there; only root can make it another.
+    pub who: Who,
 }
 
 /// Two ends; on `lo` they are the same host.
@@ -42,17 +45,23 @@ const LOOPBACK: Host = Host {
     device: "rxe_lo",
     interface: "lo",
     address: "127.0.0.1",
+    who: Who::Root,
 };
 
 impl World {
-    /// Makes the network and its links.
+    /// Makes the network and its links, for root.
     pub fn build(net: Net) -> Result<Self> {
+        Self::build_for(net, Who::Root)
+    }
+
+    /// The same for anybody. Two hosts are made by root, whoever uses them then.
+    pub fn build_for(net: Net, who: Who) -> Result<Self> {
         let world = match net {
             Net::Lo => World {
                 server: LOOPBACK,
                 client: LOOPBACK,
             },
-            Net::Veth(mtu) => Self::two_hosts(mtu)?,
+            Net::Veth(mtu) => Self::two_hosts(mtu, who)?,
         };
         world.server.add_link()?;
         if net != Net::Lo {
@@ -61,12 +70,13 @@ impl World {
         Ok(world)
     }
 
-    fn two_hosts(mtu: u32) -> Result<Self> {
+    fn two_hosts(mtu: u32, who: Who) -> Result<Self> {
         let host = |namespace, device, interface, address| Host {
             namespace: Some(namespace),
             device,
             interface,
             address,
+            who,
         };
         let world = World {
             server: host("left", "rxe_left", "veth_left", "10.77.0.1"),
@@ -106,6 +116,7 @@ impl Host {
         if let Some(namespace) = self.namespace {
             whole.extend(["ip", "netns", "exec", namespace]);
         }
+        whole.extend(self.who.prefix());
         whole.extend(argv);
         println!("$ {}", spell(&whole, environment));
         Local::start(Path::new("/run/out"), &whole, environment)
@@ -129,19 +140,18 @@ impl Host {
 
     /// Makes its device.
     pub fn add_link(&self) -> Result<()> {
+        let link = ["link", "add", self.device, "type", "rxe"];
+        self.softrdma(&[&link[..], &["netdev", self.interface]].concat())
+            .map(drop)
+    }
+
+    /// The `softrdma` command to its good end; gives what it printed.
+    pub fn softrdma(&self, arguments: &[&str]) -> Result<String> {
         let command = softrdma().display().to_string();
-        let argv = [
-            &command,
-            "link",
-            "add",
-            self.device,
-            "type",
-            "rxe",
-            "netdev",
-            self.interface,
-        ];
+        let argv = [&[command.as_str()], arguments].concat();
         let ended = self.start_plain(&argv, &[])?.wait()?;
-        super::succeeded("link add", &ended)
+        super::succeeded(&arguments.join(" "), &ended)?;
+        Ok(ended.output)
     }
 }
 
