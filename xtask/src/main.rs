@@ -15,6 +15,7 @@ mod packages;
 mod process;
 mod programs;
 mod sandbox;
+mod soak;
 mod steps;
 mod tally;
 mod tidy;
@@ -48,6 +49,8 @@ enum Command {
     Programs(programs::Arguments),
     /// Our device against the kernel's rxe in a guest
     Interop(interop::Arguments),
+    /// What must hold for a long time: random verbs, hostile packets, kills, memory
+    Soak(soak::Arguments),
     /// What this machine can do, in figures that are kept
     Bench(bench::Arguments),
     /// The simulator: `sim --seeds N`, `sim --seed SEED --trace`
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Dist(arguments) => dist::run(&arguments),
         Command::Programs(arguments) => programs::run(&arguments),
         Command::Interop(arguments) => interop::run(&arguments),
+        Command::Soak(arguments) => soak::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Sim { arguments } => steps::sim(&arguments),
         Command::Fuzz { arguments } => steps::run_fuzz(&arguments),

@@ -28,6 +28,7 @@ use cases::Case;
 
 pub use perftest::PerfTest;
 pub use pingpong::{DEFAULT, PingPong};
+pub use scenes::{broker, command_line};
 pub use world::{Host, Net, World, ip};
 
 /// Cases at once: both ends of an exchange poll, so more would only wait for each other.

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::packages::{self, Purpose};
 use crate::sandbox::Sandbox;
 use crate::tally::Tally;
-use crate::{interop, licences, programs, tidy, workspace};
+use crate::{interop, licences, programs, soak, tidy, workspace};
 
 /// Seeds of the simulator that `check` and `test` run.
 const SEEDS_QUICK: u32 = 300;
@@ -37,8 +37,9 @@ const CHECK: [Step; 8] = [
 
 const QUICK_SEEDS: Step = ("some seeds", || simulate(SEEDS_QUICK));
 
-const REST: [Step; 4] = [
+const REST: [Step; 5] = [
     ("programs", unmodified_programs),
+    ("soak", short_soak),
     ("mutated packets", || {
         fuzz(&["--executions", &FUZZ_EXECUTIONS.to_string()])
     }),
@@ -223,6 +224,14 @@ fn unmodified_programs() -> Result<Tally> {
         return Ok(Tally::skip(&reason));
     }
     programs::run_all(&programs::Arguments::default())
+}
+
+fn short_soak() -> Result<Tally> {
+    let packages = || packages::lacking(&[Purpose::Programs]);
+    if let Some(reason) = Sandbox::missing().or_else(packages) {
+        return Ok(Tally::skip(&reason));
+    }
+    soak::run_short()
 }
 
 fn real_kernel() -> Result<Tally> {
