@@ -6,6 +6,8 @@
 use broker::link::{GID_TABLE_LENGTH, LinkInfo, PhysicalState, PortState};
 use wire::Mtu;
 
+use crate::completion_queue::COMPLETIONS_MAX;
+
 bitflags::bitflags! {
     /// What a device can do; the low 32 bits are `enum ibv_device_cap_flags`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +61,9 @@ pub const MAX_QP: u32 = 65_535;
 pub const MAX_QP_WR: u32 = 1 << 20;
 /// Scatter/gather elements of one work request.
 pub const MAX_SGE: u32 = 32;
-/// Completions that a queue can hold.
-pub const MAX_CQE: u32 = 32_767;
+/// Completions that a queue can hold. More than the kernel's device has: one queue for 256 queue
+/// pairs with the depths that perftest asks for would not fit 32,767.
+pub const MAX_CQE: u32 = COMPLETIONS_MAX;
 /// READs and atomics in flight on one queue pair, in each direction.
 pub const MAX_RD_ATOMIC: u32 = 128;
 /// Bytes of inline data.

@@ -17,14 +17,15 @@ use crate::completion_channel::{Attachment, CompletionChannel};
 use crate::event_queue::{EventKind, EventQueue};
 use crate::ring::capacity_for;
 
-/// The most completions that a queue can be asked to hold, `max_cqe` of the device.
-pub const COMPLETIONS_MAX: u32 = 32_767;
+/// The most completions that a queue can be asked to hold, `max_cqe` of the device. Memory is taken
+/// as they come.
+pub const COMPLETIONS_MAX: u32 = (1 << 22) - 1;
 
 /// Why a completion queue cannot be made, resized or destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompletionQueueError {
     /// Not 1 to [`COMPLETIONS_MAX`], or fewer than are in the queue.
-    #[error("a completion queue holds 1 to 32767 completions, and at least those that are in it")]
+    #[error("a completion queue holds 1 to 4194303 completions, and at least those that are in it")]
     InvalidSize,
     /// Queue pairs use it.
     #[error("queue pairs use the completion queue")]

@@ -267,11 +267,20 @@ impl<N: Network> Core<N> {
         Ok(())
     }
 
-    /// Takes completions; looks for new ones if there are none.
-    pub fn poll(&self, queue: &CompletionQueue, into: &mut [WorkCompletion]) -> usize {
+    /// Takes completions; looks for new ones if there are none. `wake` is called when the background
+    /// thread listens in vain.
+    pub fn poll(
+        &self,
+        queue: &CompletionQueue,
+        into: &mut [WorkCompletion],
+        wake: impl FnOnce(),
+    ) -> usize {
         let count = queue.poll(into);
         let now = self.now();
-        self.shard.stamp_poll(now);
+        let since_poll = self.shard.stamp_poll(now);
+        if self.shard.hold.recalls_thread(since_poll) {
+            wake();
+        }
         if count > 0 || into.is_empty() {
             if self.shard.has_pending() {
                 self.shard.transmit_pending(now, &self.memory);

@@ -73,7 +73,7 @@ impl CompletionQueue {
                 if self.is_watched.load(Ordering::Relaxed) {
                     self.take_back();
                 }
-                core.poll(&self.queue, into)
+                core.poll(&self.queue, into, || self.context.process.wake.wake())
             }
             _ => 0,
         }

@@ -42,6 +42,8 @@ pub struct Hold {
     is_in_flight: AtomicBool,
     /// Whether the background thread will look without being woken.
     is_tended: AtomicBool,
+    /// Whether it sleeps although the program polls, and nobody has woken it yet.
+    wants_thread: AtomicBool,
     /// What waits, a [`Posted`].
     posted: AtomicU64,
     /// Whether many posts left together the last time.
@@ -128,6 +130,16 @@ impl Hold {
     /// once: whoever saw the yes relies on it.
     pub fn set_tended(&self, is_tended: bool) {
         self.is_tended.store(is_tended, Ordering::SeqCst);
+        self.wants_thread.store(!is_tended, Ordering::SeqCst);
+    }
+
+    /// The program polls, and the last poll was so long ago. True if the thread must be woken, once
+    /// for each of its sleeps: it listens to the sockets of a program that polls again, where it
+    /// finds nothing, makes every packet pay for a wake-up, and lets nothing wait.
+    pub fn recalls_thread(&self, since_poll_ns: u64) -> bool {
+        since_poll_ns < SERVICE_BOUND_NS
+            && self.wants_thread.load(Ordering::Relaxed)
+            && self.wants_thread.swap(false, Ordering::SeqCst)
     }
 }
 
@@ -237,6 +249,19 @@ mod tests {
         };
         hold.add(&request(Operation::Read(remote), &[sge(1 << 30)]));
         assert!(hold.may_wait(|| 0));
+    }
+
+    #[test]
+    fn the_thread_is_recalled_once_by_a_program_that_polls_again() {
+        let hold = willing();
+        assert!(!hold.recalls_thread(0), "it looks");
+        hold.set_tended(false);
+        assert!(!hold.recalls_thread(SERVICE_BOUND_NS), "a single poll");
+        assert!(hold.recalls_thread(0));
+        assert!(!hold.recalls_thread(0), "once");
+        hold.set_tended(true);
+        hold.set_tended(false);
+        assert!(hold.recalls_thread(0));
     }
 
     #[test]

@@ -202,16 +202,21 @@ impl Thread {
         let Some(core) = process.core() else {
             return Ok(());
         };
-        if !with_sockets || self.armed.has(RECEIVE) && self.armed.has(STEER) {
+        if self.armed.has(RECEIVE) == with_sockets && self.armed.has(STEER) == with_sockets {
             return Ok(());
         }
         let inner = core.shard.lock();
         let Some(receive) = inner.network.receive_fd() else {
             return Ok(());
         };
-        self.armed.arm(receive, RECEIVE)?;
-        if let Some(steer) = inner.steering_fd() {
-            self.armed.arm(steer, STEER)?;
+        let sockets = [(Some(receive), RECEIVE), (inner.steering_fd(), STEER)];
+        for (fd, token) in sockets {
+            match fd {
+                Some(fd) if with_sockets => self.armed.arm(fd, token)?,
+                // a program that polls takes packets before we are awake, and we would sleep on
+                Some(fd) => self.armed.disarm(fd, token)?,
+                None => {}
+            }
         }
         Ok(())
     }
@@ -284,6 +289,15 @@ impl Armed {
         if !self.is_armed[index] {
             self.poller.arm(fd, token, Interest::READ)?;
             self.is_armed[index] = true;
+        }
+        Ok(())
+    }
+
+    fn disarm(&mut self, fd: BorrowedFd<'_>, token: u64) -> Result<(), io::Errno> {
+        let is_armed = &mut self.is_armed[token as usize];
+        if *is_armed {
+            self.poller.disarm(fd, token)?;
+            *is_armed = false;
         }
         Ok(())
     }

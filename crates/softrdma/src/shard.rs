@@ -88,7 +88,7 @@ pub struct Inner<N> {
     dropped_seen: u64,
     /// Kept for its memory.
     posted: Vec<PostedSend>,
-    /// Sections of pollers so far.
+    /// Sections so far.
     sections: u32,
 }
 
@@ -225,9 +225,12 @@ impl<N: Network> Shard<N> {
         self.hold.set_in_flight(inner.engine.is_in_flight());
     }
 
-    /// Leaves a stamp: somebody polls, the background thread may sleep.
-    pub fn stamp_poll(&self, now: Instant) {
+    /// Leaves a stamp: somebody polls, the background thread may sleep. Returns for how many
+    /// nanoseconds nobody did.
+    pub fn stamp_poll(&self, now: Instant) -> u64 {
+        let before = self.last_poll_ns.load(Ordering::Relaxed);
         self.last_poll_ns.store(now.as_nanos(), Ordering::Relaxed);
+        now.as_nanos().saturating_sub(before)
     }
 
     /// Takes note of a poll that found something or nothing, and says for how many nanoseconds

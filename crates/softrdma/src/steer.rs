@@ -39,6 +39,8 @@ pub struct Steering {
     own_uid: u32,
     second: u64,
     passed_in_second: u32,
+    /// Room for one message.
+    buffer: Box<[u8]>,
 }
 
 impl Steering {
@@ -50,6 +52,7 @@ impl Steering {
             own_uid: rustix::process::geteuid().as_raw(),
             second: 0,
             passed_in_second: 0,
+            buffer: message_buffer(),
         }
     }
 
@@ -79,11 +82,10 @@ impl Steering {
 
     /// The next packet that another process of the same user passed on to us.
     pub fn receive(&mut self) -> Option<ForeignPacket> {
-        let mut buffer = [0; PREFIX + PACKET_MAX];
         // strangers can send to an abstract name: their messages are read and forgotten, a bounded
         // number in one lock section
         for _ in 0..STRANGERS_MAX {
-            let Ok(Some(message)) = self.socket.receive(&mut buffer) else {
+            let Ok(Some(message)) = self.socket.receive(&mut self.buffer) else {
                 return None;
             };
             let is_own = message
@@ -92,7 +94,8 @@ impl Steering {
             if !is_own || message.truncated {
                 continue;
             }
-            if let Some((head, bytes)) = buffer[..message.length].split_first_chunk::<PREFIX>() {
+            if let Some((head, bytes)) = self.buffer[..message.length].split_first_chunk::<PREFIX>()
+            {
                 return Some(ForeignPacket {
                     meta: meta(head),
                     bytes: bytes.to_vec(),
@@ -101,6 +104,10 @@ impl Steering {
         }
         None
     }
+}
+
+fn message_buffer() -> Box<[u8]> {
+    vec![0; PREFIX + PACKET_MAX].into_boxed_slice()
 }
 
 fn prefix(meta: &PathMeta) -> [u8; PREFIX] {
@@ -161,6 +168,7 @@ mod tests {
             own_uid: rustix::process::geteuid().as_raw(),
             second: 0,
             passed_in_second: 0,
+            buffer: message_buffer(),
         };
         let (mut one, mut two) = (steering(1), steering(2));
         let meta = PathMeta {

@@ -11,7 +11,8 @@ use crate::steer::Steering;
 
 /// Bytes of a datagram that belongs to no stream.
 const SMALL_DATAGRAM: usize = 2048;
-/// One in so many sections of pollers looks for packets that others passed on, which are rare.
+/// One in so many sections looks for packets that others passed on, which are rare. A thread that
+/// such a packet woke is woken again until it was that one's turn.
 const STEERED_EVERY: u32 = 16;
 
 /// A packet that arrived and waits.
@@ -59,8 +60,7 @@ impl<N: Network> Inner<N> {
         }
         packets += self.take_delayed_arrivals(now, memory);
         self.sections = self.sections.wrapping_add(1);
-        let is_poller = matches!(server, Server::Poller(_));
-        if !is_poller || self.sections.is_multiple_of(STEERED_EVERY) {
+        if self.sections.is_multiple_of(STEERED_EVERY) {
             packets += self.receive_steered(now, memory);
         }
         packets
