@@ -17,6 +17,11 @@ use engine::qp::{Operation, Payload, SendRequest};
 /// Nobody was inside of a poll for so long: the background thread serves. In nanoseconds.
 pub const SERVICE_BOUND_NS: u64 = 50_000;
 
+/// A program that polled within this time, in nanoseconds, will come back to what it left. Much
+/// longer than it takes to post as many as fit a queue one datagram each: a program that was held up
+/// once would go on like that.
+pub const RETURN_NS: u64 = 1_000_000;
+
 /// A full datagram, less a packet. What is posted beyond leaves without waiting.
 const FULL: u32 = 60 << 10;
 
@@ -91,7 +96,7 @@ impl Hold {
             && (self.is_in_flight.load(Ordering::Relaxed)
                 || self.had_company.load(Ordering::Relaxed))
             && self.is_tended.load(Ordering::SeqCst)
-            && (posted.count % POSTS_PER_LOOK != 1 || since_poll_ns() < SERVICE_BOUND_NS)
+            && (posted.count % POSTS_PER_LOOK != 1 || since_poll_ns() < RETURN_NS)
     }
 
     /// What was posted was taken by whoever sends it, and all that is owed too.
@@ -196,7 +201,7 @@ mod tests {
     #[test]
     fn a_post_waits_only_if_all_is_certain() {
         assert!(post(&willing(), 0));
-        assert!(!post(&willing(), SERVICE_BOUND_NS));
+        assert!(!post(&willing(), RETURN_NS));
         let idle = willing();
         idle.set_in_flight(false);
         assert!(!post(&idle, 0), "nothing is in flight");
@@ -208,9 +213,7 @@ mod tests {
     #[test]
     fn the_clock_is_looked_at_for_the_first_and_then_now_and_then() {
         let hold = willing();
-        let looks: Vec<u32> = (1..=20)
-            .filter(|_| !post(&hold, SERVICE_BOUND_NS))
-            .collect();
+        let looks: Vec<u32> = (1..=20).filter(|_| !post(&hold, RETURN_NS)).collect();
         assert_eq!(looks, [1, 9, 17]);
     }
 

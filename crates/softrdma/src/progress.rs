@@ -13,7 +13,7 @@ use engine::Instant;
 use io::poll::{Events, Interest, Poller};
 
 use crate::core::Core;
-use crate::hold::SERVICE_BOUND_NS;
+use crate::hold::{RETURN_NS, SERVICE_BOUND_NS};
 use crate::network::UdpNetwork;
 use crate::process::Process;
 use crate::shard::Server;
@@ -26,10 +26,7 @@ const GLANCE_MAX_NS: u64 = 1_000_000;
 const GLANCE_ALERT_NS: u64 = 200_000;
 /// How long such a moment is.
 const ALERT_NS: u64 = 100_000_000;
-/// A program that polled within this time will come back to what it left: its answer takes our
-/// acknowledgement along.
-const BEHIND_NS: u64 = 1_000_000;
-/// How long such an acknowledgement waits.
+/// How long an acknowledgement waits for the answer of a program that will be back.
 const COMPANY_NS: u64 = 15_000;
 /// After the last packet the thread stays awake for this, where a core is free.
 const SPIN_NS: u64 = 60_000;
@@ -142,7 +139,7 @@ impl Thread {
             if silence < SERVICE_BOUND_NS && !is_watched {
                 return Sleep::For(self.next_glance(now));
             }
-            let is_behind = silence < BEHIND_NS && !is_watched;
+            let is_behind = silence < RETURN_NS && !is_watched;
             let server = if is_behind {
                 Server::Behind
             } else {
