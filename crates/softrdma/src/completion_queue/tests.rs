@@ -81,7 +81,7 @@ fn sizes_as_programs_expect_them() {
         assert_eq!(fixture(size).queue.capacity(), capacity);
     }
     let events = Arc::new(EventQueue::new().expect("a descriptor"));
-    for size in [0, 32_768, u32::MAX] {
+    for size in [0, COMPLETIONS_MAX + 1, u32::MAX] {
         let refused = CompletionQueue::new(size, None, Arc::clone(&events)).map(drop);
         assert_eq!(refused, Err(CompletionQueueError::InvalidSize));
     }
@@ -98,7 +98,7 @@ fn resizing_keeps_what_is_there() {
         Err(CompletionQueueError::InvalidSize)
     );
     assert_eq!(
-        fixture.queue.resize(40_000),
+        fixture.queue.resize(COMPLETIONS_MAX + 1),
         Err(CompletionQueueError::InvalidSize)
     );
     assert_eq!(fixture.queue.resize(5), Ok(7));
