@@ -267,8 +267,8 @@ impl<N: Network> Core<N> {
         Ok(())
     }
 
-    /// Takes completions; looks for new ones if there are none. `wake` is called when the background
-    /// thread listens in vain.
+    /// Takes completions; looks for new ones if there are none. `wake` is called when the
+    /// background thread listens in vain.
     pub fn poll(
         &self,
         queue: &CompletionQueue,

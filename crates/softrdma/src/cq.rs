@@ -11,7 +11,8 @@ use crate::completion_queue::{CompletionQueue as Queue, CompletionQueueError};
 use crate::device::Context;
 use crate::error::{Error, Result};
 
-/// A queue that was polled and not armed for so long is no longer watched: arming anew costs a wake.
+/// A queue that was polled and not armed for so long is no longer watched: arming anew costs a
+/// wake.
 const WATCH_NS: u64 = 10_000_000;
 
 /// Completions taken from the ring at once by [`CompletionQueue::wait`].

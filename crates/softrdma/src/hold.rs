@@ -18,8 +18,8 @@ use engine::qp::{Operation, Payload, SendRequest};
 pub const SERVICE_BOUND_NS: u64 = 50_000;
 
 /// A program that polled within this time, in nanoseconds, will come back to what it left. Much
-/// longer than it takes to post as many as fit a queue one datagram each: a program that was held up
-/// once would go on like that.
+/// longer than it takes to post as many as fit a queue one datagram each: a program that was held
+/// up once would go on like that.
 pub const RETURN_NS: u64 = 1_000_000;
 
 /// A full datagram, less a packet. What is posted beyond leaves without waiting.

@@ -230,8 +230,8 @@ impl Thread {
     }
 }
 
-/// Whether something waits to be sent, or a deadline before `wakes_at_ns` came up since it was asked
-/// for.
+/// Whether something waits to be sent, or a deadline before `wakes_at_ns` came up since it was
+/// asked for.
 fn has_work_due(core: &Core<UdpNetwork>, wakes_at_ns: u64) -> bool {
     if core.shard.has_pending() {
         return true;
