@@ -13,7 +13,7 @@ use super::ends::Exchange;
 use super::figures::By;
 use super::perftest::{Length, Perftest, Program};
 use super::plan::{Comparison, Row, Target, Work};
-use super::rounds;
+use super::rounds::{self, Run};
 use crate::guest::{self, Guest};
 use crate::process::Running;
 use crate::programs::succeeded;
@@ -103,7 +103,8 @@ fn name(stack: Stack, perftest: Perftest) -> String {
 }
 
 /// The part that runs in the sandbox: boots a guest and measures in it.
-pub fn run(rows: &[Row], rounds: u32, seconds: u32, file: &Path) -> Result<()> {
+pub fn run(run: Run<'_>) -> Result<()> {
+    let seconds = run.seconds;
     let share = Path::new("/run/out/share");
     fs::create_dir(share)?;
     let dist = Path::new(FOLDER).join("dist");
@@ -116,7 +117,7 @@ pub fn run(rows: &[Row], rounds: u32, seconds: u32, file: &Path) -> Result<()> {
     fs::write(share.join("exchange"), EXCHANGE)?;
     let mut guest = Guest::boot(&guest::folder(), share, None)?;
     succeeded("preparing the guest", &guest.start(SET_UP)?.wait()?)?;
-    rounds::run_with(rows, rounds, seconds, file, &mut |row, messages| {
+    rounds::run_with(run, &mut |row, messages| {
         let Work::Guest(stack, perftest) = row.work else {
             bail!("this is not for the guest");
         };

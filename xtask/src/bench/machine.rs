@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::workspace;
 
 /// Both sides need a processor of their own; others that use more than this of one take it away.
-const BUSY_MAX: f64 = 0.1;
+const OTHERS_MAX: f64 = 0.1;
 /// How long to look at what others do.
 const LOOK: Duration = Duration::from_secs(1);
 /// `/proc/stat` counts in this unit on every architecture of ours.
@@ -22,8 +22,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub struct Machine {
     kernel: String,
     processors: usize,
-    /// Processors that other programs used in the second before.
-    busy_before: f64,
+    /// Processors that other programs used while nothing was measured; the most that was seen.
+    others: f64,
     /// Bytes; the kernel grants a socket twice as much.
     receive_buffer_max: u64,
 }
@@ -32,14 +32,10 @@ impl Machine {
     /// As it is now, before anything is measured; takes a second.
     pub fn look() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        let before = busy_ticks(&read("/proc/stat"));
-        std::thread::sleep(LOOK);
-        let after = busy_ticks(&read("/proc/stat"));
-        let ticks = before.zip(after).map_or(0, |(b, a)| a.saturating_sub(b));
         Self {
             kernel: read("/proc/sys/kernel/osrelease").trim().into(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            busy_before: ticks as f64 / TICKS_PER_SECOND / LOOK.as_secs_f64(),
+            others: busy(),
             receive_buffer_max: read("/proc/sys/net/core/rmem_max")
                 .trim()
                 .parse()
@@ -47,13 +43,30 @@ impl Machine {
         }
     }
 
+    /// Looks once more for other programs, while nothing is measured; takes a second.
+    pub fn look_again(&mut self) {
+        self.others = self.others.max(busy());
+    }
+
     /// What to say below the figures if other programs were running.
     pub fn warning(&self) -> Option<String> {
-        let busy = self.busy_before;
-        (busy > BUSY_MAX).then(|| {
-            format!("other programs used {busy:.2} processors before: even the ratios say little")
+        let others = self.others;
+        (others > OTHERS_MAX).then(|| {
+            format!("other programs used {others:.2} processors: even the ratios say little")
         })
     }
+}
+
+/// Processors in use during the next second.
+fn busy() -> f64 {
+    let ticks = || busy_ticks(&fs::read_to_string("/proc/stat").unwrap_or_default());
+    let (before, start) = (ticks(), Instant::now());
+    std::thread::sleep(LOOK); // longer, where others have the processors
+    let seconds = start.elapsed().as_secs_f64();
+    let ticks = before
+        .zip(ticks())
+        .map_or(0, |(before, after)| after.saturating_sub(before));
+    ticks as f64 / TICKS_PER_SECOND / seconds
 }
 
 /// Time that all processors together were not idle, from `/proc/stat`.

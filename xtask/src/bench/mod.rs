@@ -30,7 +30,9 @@ use crate::packages::{self, Purpose};
 use crate::process::{GUARD, Running};
 use crate::sandbox::{Sandbox, Who};
 use crate::{dist, interop, workspace};
+use machine::Machine;
 use plan::{Extent, Row};
+use rounds::Run;
 
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -109,12 +111,19 @@ fn run_whole(arguments: &Whole) -> Result<()> {
         return Ok(());
     }
     if let Some(file) = &arguments.inside {
-        let run = if arguments.guest {
-            guest::run
-        } else {
-            rounds::run
+        let run = Run {
+            rows: &rows,
+            rounds: arguments.rounds(),
+            seconds: arguments.seconds,
+            file,
+            machine: Machine::look(),
+            watched: !arguments.guest, // a guest that waits for work takes a part of a processor
         };
-        return run(&rows, arguments.rounds(), arguments.seconds, file);
+        return if arguments.guest {
+            guest::run(run)
+        } else {
+            rounds::run(run)
+        };
     }
     become_optimised()?;
     let programs = if arguments.guest {

@@ -11,7 +11,8 @@ const MESSAGES_TO_LEARN: u32 = 1000;
 /// Work requests that perftest keeps posted for a queue pair if nothing is said.
 const DEPTH_TO_SEND: u32 = 128;
 const DEPTH_TO_RECEIVE: u32 = 512;
-/// All queue pairs share a completion queue, which holds no more (as the kernel's does not).
+/// All queue pairs share a completion queue. The kernel's device, which gets the same work, has no
+/// larger one.
 const COMPLETIONS_MAX: u32 = 32_767;
 
 /// One of its programs, for reliable connections.

@@ -1,18 +1,19 @@
 //! The table of a whole bench, and the same as JSON for keeping.
 
-use std::path::Path;
-
 use anyhow::Result;
 use serde::Serialize;
 
 use super::figures::{Figures, median};
 use super::machine::{self, Machine};
 use super::plan::{Comparison, Row, Target};
-use super::rounds::Samples;
+use super::rounds::{Run, Samples};
+
+/// With fewer rounds a median is no median.
+const ROUNDS_TO_JUDGE: u32 = 3;
 
 #[derive(Serialize)]
 struct Report<'a> {
-    machine: Machine,
+    machine: &'a Machine,
     seconds: u32,
     rows: Vec<Line<'a>>,
 }
@@ -25,35 +26,36 @@ struct Line<'a> {
     compared_with: Option<&'a str>,
     ratio: Option<f64>,
     target: Option<Target>,
-    /// Whether the target is met; a row without figures does not meet it.
+    /// Whether the target is met, where the run can tell; a row without figures does not meet it.
     met: Option<bool>,
     note: &'a str,
     failure: Option<&'a str>,
     rounds: &'a [Figures],
 }
 
-/// Prints the table and writes the report to `file`.
-pub fn write(
-    rows: &[Row],
-    samples: &[Samples],
-    seconds: u32,
-    machine: Machine,
-    file: &Path,
-) -> Result<()> {
-    let lines = lines(rows, samples);
+/// Prints the table and writes the report.
+pub fn write(run: &Run<'_>, samples: &[Samples]) -> Result<()> {
+    let warning = run.machine.warning();
+    let judged = warning.is_none() && run.rounds >= ROUNDS_TO_JUDGE;
+    let lines = lines(run.rows, samples, judged);
     print(&lines);
-    if let Some(warning) = machine.warning() {
-        println!("\n{warning}");
+    if judged {
+        let verdicts = || lines.iter().filter_map(|line| line.met);
+        let met = verdicts().filter(|met| *met).count();
+        println!("\n{met} of {} targets met", verdicts().count());
+    } else {
+        let reason = warning.unwrap_or_else(|| format!("fewer than {ROUNDS_TO_JUDGE} rounds"));
+        println!("\ntargets are not judged: {reason}");
     }
     let report = Report {
-        machine,
-        seconds,
+        machine: &run.machine,
+        seconds: run.seconds,
         rows: lines,
     };
-    machine::keep(&report, file)
+    machine::keep(&report, run.file)
 }
 
-fn lines<'a>(rows: &'a [Row], samples: &'a [Samples]) -> Vec<Line<'a>> {
+fn lines<'a>(rows: &'a [Row], samples: &'a [Samples], judged: bool) -> Vec<Line<'a>> {
     let medians: Vec<Option<Figures>> = samples.iter().map(|row| median(&row.rounds)).collect();
     let median_of = |name: &str| {
         let index = rows.iter().position(|row| row.name == name)?;
@@ -75,7 +77,9 @@ fn lines<'a>(rows: &'a [Row], samples: &'a [Samples]) -> Vec<Line<'a>> {
             compared_with: comparison.map(|comparison| comparison.to.as_str()),
             ratio,
             target,
-            met: target.map(|target| ratio.is_some_and(|ratio| target.is_met(ratio))),
+            met: target
+                .filter(|_| judged)
+                .map(|target| ratio.is_some_and(|ratio| target.is_met(ratio))),
             note: row.note,
             failure: samples[index].failure.as_deref(),
             rounds: &samples[index].rounds,
@@ -103,10 +107,7 @@ fn print(lines: &[Line<'_>]) {
             println!("\n{} failed {failure}", line.name);
         }
     }
-    let judged = || lines.iter().filter_map(|line| line.met);
-    let met = judged().filter(|met| *met).count();
-    println!("\n{met} of {} targets met", judged().count());
-    println!("M/s: million packets or messages a second; ratio: to the row named behind it");
+    println!("\nM/s: million packets or messages a second; ratio: to the row named behind it");
     for (subject, note) in notes(lines) {
         println!("{subject}: {note}");
     }
@@ -160,9 +161,13 @@ fn remarks(line: &Line<'_>) -> String {
         Some(ratio) => format!("{ratio:>8.2}"),
         None => format!("{:>8}", ""),
     };
-    if let (Some(target), Some(met)) = (line.target, line.met) {
-        let verdict = if met { "met" } else { "missed" };
-        remarks += &format!("  {target} {verdict}");
+    if let Some(target) = line.target {
+        let verdict = match line.met {
+            Some(true) => " met",
+            Some(false) => " missed",
+            None => "",
+        };
+        remarks += &format!("  {target}{verdict}");
     }
     if let Some(other) = line.compared_with {
         remarks += &format!("  ({other})");
@@ -227,7 +232,9 @@ mod tests {
             samples(&[48.0, 900.0, 0.0]),
             samples(&[8.0]),
         ];
-        let lines = lines(&rows, &all);
+        let unjudged = lines(&rows, &all, false);
+        assert!(unjudged.iter().all(|line| line.met.is_none()));
+        let lines = lines(&rows, &all, true);
         assert_eq!(lines[0].ratio, None);
         assert_eq!((lines[1].ratio, lines[1].met), (Some(0.6), Some(true)));
         assert_eq!((lines[2].ratio, lines[2].met), (Some(0.1), Some(false)));
@@ -244,7 +251,7 @@ mod tests {
             ..Samples::default()
         };
         let all = [samples(&[100.0]), failed];
-        let lines = lines(&rows, &all);
+        let lines = lines(&rows, &all, true);
         assert_eq!((lines[1].ratio, lines[1].met), (None, Some(false)));
         assert!(remarks(&lines[1]).contains("missed"));
         assert!(remarks(&lines[1]).contains("FAILED in round 1: it hung"));

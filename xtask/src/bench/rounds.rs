@@ -24,9 +24,23 @@ pub struct Samples {
 /// Measures one row once. What it learns of the number of messages stays for the next round.
 pub type Measure<'a> = dyn FnMut(&Row, &mut Option<u32>) -> Result<Figures> + 'a;
 
-/// Measures everything on the networks of this sandbox and keeps the figures in `file`.
-pub fn run(rows: &[Row], rounds: u32, seconds: u32, file: &Path) -> Result<()> {
+/// One run of the bench.
+pub struct Run<'a> {
+    pub rows: &'a [Row],
+    pub rounds: u32,
+    /// Of each measurement.
+    pub seconds: u32,
+    /// Where the figures are kept.
+    pub file: &'a Path,
+    pub machine: Machine,
+    /// Whether to look for other programs before each round.
+    pub watched: bool,
+}
+
+/// Measures everything on the networks of this sandbox.
+pub fn run(run: Run<'_>) -> Result<()> {
     let mut networks = Networks::default();
+    let seconds = run.seconds;
     let mut measure = |row: &Row, messages: &mut Option<u32>| match row.work {
         Work::Limit(limit) => limit.measure(seconds.into()),
         Work::Load(load) => load.measure(Ends::new(networks.at(Net::Lo)?, seconds)?, seconds),
@@ -40,22 +54,18 @@ pub fn run(rows: &[Row], rounds: u32, seconds: u32, file: &Path) -> Result<()> {
         }
         Work::Guest(..) => bail!("there is no guest here"),
     };
-    run_with(rows, rounds, seconds, file, &mut measure)
+    run_with(run, &mut measure)
 }
 
-/// Measures all rows by `measure`, prints the table and keeps the figures in `file`.
-pub fn run_with(
-    rows: &[Row],
-    rounds: u32,
-    seconds: u32,
-    file: &Path,
-    measure: &mut Measure<'_>,
-) -> Result<()> {
-    let machine = Machine::look();
-    let mut all: Vec<Samples> = rows.iter().map(|_| Samples::default()).collect();
-    for round in 1..=rounds {
-        println!("round {round} of {rounds}");
-        for (row, samples) in rows.iter().zip(&mut all) {
+/// Measures all rows by `measure`, prints the table and keeps the figures.
+pub fn run_with(mut run: Run<'_>, measure: &mut Measure<'_>) -> Result<()> {
+    let mut all: Vec<Samples> = run.rows.iter().map(|_| Samples::default()).collect();
+    for round in 1..=run.rounds {
+        println!("round {round} of {}", run.rounds);
+        if run.watched && round > 1 {
+            run.machine.look_again();
+        }
+        for (row, samples) in run.rows.iter().zip(&mut all) {
             if samples.failure.is_some() {
                 continue;
             }
@@ -68,7 +78,7 @@ pub fn run_with(
             }
         }
     }
-    report::write(rows, &all, seconds, machine, file)?;
+    report::write(&run, &all)?;
     let failed = all.iter().filter(|row| row.failure.is_some()).count();
     ensure!(failed == 0, "{failed} rows failed");
     Ok(())
