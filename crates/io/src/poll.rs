@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::raw::Descriptor;
+use crate::raw::{self, Descriptor};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
@@ -199,28 +199,28 @@ impl Poller {
         static COARSE: AtomicBool = AtomicBool::new(false);
 
         events.0.clear();
-        let mut attempt = |timeout_ns: Option<u64>| {
-            let timeout = timeout_ns.map(timespec);
+        let Some(timeout_ns) = timeout_ns else {
             let spare = rustix::buffer::spare_capacity(&mut events.0);
-            epoll::wait(&self.epoll, spare, timeout.as_ref())
+            return or_interrupted(epoll::wait(&self.epoll, spare, None));
         };
-        // A whole number of milliseconds goes to the kernel as the older `epoll_pwait`.
-        let rounded = timeout_ns.map(|ns| ns.div_ceil(NS_PER_MS).saturating_mul(NS_PER_MS));
-        let result = if COARSE.load(Ordering::Relaxed) {
-            attempt(rounded)
-        } else {
-            match attempt(timeout_ns) {
-                Err(Errno::NOSYS | Errno::PERM) if timeout_ns != rounded => {
-                    COARSE.store(true, Ordering::Relaxed);
-                    attempt(rounded)
-                }
-                other => other,
+        if !COARSE.load(Ordering::Relaxed) {
+            // rustix rounds to milliseconds unless it may rely on Linux 5.11
+            match raw::epoll_pwait2(&self.epoll, &mut events.0, timeout_ns) {
+                Err(Errno::NOSYS | Errno::PERM) => COARSE.store(true, Ordering::Relaxed),
+                other => return or_interrupted(other),
             }
-        };
-        match result {
-            Err(Errno::INTR) => Ok(0),
-            other => other,
         }
+        let rounded = timespec(timeout_ns.div_ceil(NS_PER_MS).saturating_mul(NS_PER_MS));
+        let spare = rustix::buffer::spare_capacity(&mut events.0);
+        or_interrupted(epoll::wait(&self.epoll, spare, Some(&rounded)))
+    }
+}
+
+/// A signal that was handled ends a wait with nothing.
+fn or_interrupted(result: Result<usize, Errno>) -> Result<usize, Errno> {
+    match result {
+        Err(Errno::INTR) => Ok(0),
+        other => other,
     }
 }
 
@@ -379,6 +379,24 @@ mod tests {
         assert!(bell.drain());
         assert!(!bell.drain());
         assert_eq!(wait_readable(&bell, Some(1)), Ok(false));
+    }
+
+    #[test]
+    fn an_exact_wait_works_or_is_unknown() {
+        let poller = Poller::new().expect("a descriptor");
+        let wake = Wake::new().expect("a descriptor");
+        poller
+            .add(&wake, 7, Interest::READ, Trigger::Level)
+            .expect("fresh");
+        let mut events = Events::with_capacity(2);
+        let quiet = raw::epoll_pwait2(&poller.epoll, &mut events.0, 1_000);
+        assert!(matches!(quiet, Ok(0) | Err(Errno::NOSYS | Errno::PERM)));
+        if quiet.is_ok() {
+            wake.wake();
+            let rung = raw::epoll_pwait2(&poller.epoll, &mut events.0, 1_000);
+            assert_eq!(rung, Ok(1));
+            assert_eq!(events.iter().next().map(|ready| ready.token), Some(7));
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::{ManuallyDrop, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -269,6 +270,39 @@ fn null_if_empty(bytes: &[u8]) -> *mut libc::c_void {
     } else {
         bytes.as_ptr().cast_mut().cast()
     }
+}
+
+/// `epoll_pwait2(2)`, whose timeout is exact, into the spare room of `events`. Says how many came.
+pub fn epoll_pwait2(
+    epoll: &Descriptor,
+    events: &mut Vec<epoll::Event>,
+    timeout_ns: u64,
+) -> Result<usize, Errno> {
+    const NS_PER_SECOND: u64 = 1_000_000_000;
+    // 2^64 ns are 584 years: both parts fit.
+    let timeout = Timespec {
+        tv_sec: (timeout_ns / NS_PER_SECOND) as i64,
+        tv_nsec: (timeout_ns % NS_PER_SECOND) as i64,
+    };
+    let spare = events.spare_capacity_mut();
+    let room = libc::c_int::try_from(spare.len()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the descriptor is open, the kernel writes at most `room` events, which have the
+    // layout of rustix's type, to the spare capacity, and reads a `__kernel_timespec`, which is
+    // rustix's `Timespec` (two 64-bit fields). No signal mask is given.
+    let count = check(unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            epoll.as_raw_fd(),
+            spare.as_mut_ptr(),
+            room,
+            std::ptr::from_ref(&timeout),
+            std::ptr::null::<libc::sigset_t>(),
+            0_usize,
+        )
+    })?;
+    // SAFETY: the kernel has written so many.
+    unsafe { events.set_len(events.len() + count) };
+    Ok(count)
 }
 
 /// The result of `libc::syscall`: a non-negative number, or −1 with `errno`.
