@@ -69,7 +69,7 @@ struct public {
 };
 
 static struct shared {
-	atomic_bool stop;
+	atomic_bool stop, found;
 	struct public process[2];
 } *shared;
 
@@ -80,6 +80,8 @@ struct pair {
 	struct flight sends[DEPTH], receives[DEPTH];
 	uint64_t posted, completed, receives_posted, receives_completed;
 	uint32_t messages, messages_received;
+	uint64_t awaited; /* the signalled request that was the newest at the last look */
+	int looks;        /* that found it unfinished */
 	/* the model of our area at the other end */
 	uint8_t value[AREA];
 	bool known[AREA];
@@ -115,21 +117,34 @@ static bool chance(uint32_t percent)
 	return draw(100) < percent;
 }
 
-#define FINDING(...) (dump(), quit("finding: " __VA_ARGS__))
+#define FINDING(...) (atomic_store(&shared->found, true), dump(), quit("finding: " __VA_ARGS__))
 
+/* Everything that is known of the queue pairs, for people. */
 static void dump(void)
 {
 	for (int i = 0; i < QPS; i++) {
 		struct pair *p = &pairs[i];
+		struct ibv_qp_attr attributes = { 0 };
+		struct ibv_qp_init_attr init;
 
-		fprintf(stderr, "  process %d, pair %d: epochs %u %u, connected to %u %u\n", self, i, mine->epochs[i],
-			theirs->epochs[i], mine->connected_to[i], theirs->connected_to[i]);
-		fprintf(stderr, "  process %d, pair %d: life %u, qpn %u, posted %llu, completed %llu, receives "
-				"%llu, completed %llu, connected %d, failed %d %d\n", self, i, p->life,
-			p->made ? p->end.qp->qp_num : 0, (unsigned long long)p->posted,
-			(unsigned long long)p->completed, (unsigned long long)p->receives_posted,
-			(unsigned long long)p->receives_completed, p->connected, p->send_failed,
-			p->receive_failed);
+		fprintf(stderr, "  process %d, pair %d: life %u, epochs %u %u, connected to %u %u, receives %llu of "
+				"%llu completed\n", self, i, p->life, mine->epochs[i], theirs->epochs[i],
+			mine->connected_to[i], theirs->connected_to[i], (unsigned long long)p->receives_completed,
+			(unsigned long long)p->receives_posted);
+		if (!p->made || ibv_query_qp(p->end.qp, &attributes, IBV_QP_STATE, &init))
+			continue;
+		fprintf(stderr, "    QPN %#x, state %d, next PSN %#x, expected PSN %#x, timeout %d, retries %d %d, "
+				"path MTU %d\n", p->end.qp->qp_num, attributes.qp_state, attributes.sq_psn,
+			attributes.rq_psn, attributes.timeout, attributes.retry_cnt, attributes.rnr_retry,
+			attributes.path_mtu);
+		for (uint64_t k = p->completed; k < p->posted; k++) {
+			struct flight *flight = &p->sends[k % DEPTH];
+
+			fprintf(stderr, "    request %llu: opcode %d, %u bytes%s%s%s, %.1f s ago\n",
+				(unsigned long long)k, flight->opcode, flight->length,
+				flight->signalled ? ", signalled" : "", flight->tainted ? ", wrong" : "",
+				flight->inlined ? ", inline" : "", seconds() - flight->posted);
+		}
 	}
 }
 
@@ -384,20 +399,22 @@ static void poll_some(int which, int most)
 	}
 }
 
-/* What must have completed by now. */
+/* What must have completed by now. Called once a second, and counts these calls: a machine that
+ * stood still for a while is no finding. */
 static void check_progress(void)
 {
 	for (int i = 0; i < QPS; i++) {
 		struct pair *p = &pairs[i];
 		uint64_t last = p->posted;
 
-		if (!p->made || !p->connected)
-			continue;
 		/* the newest signalled one brings all before it with it */
 		while (last > p->completed && !p->sends[(last - 1) % DEPTH].signalled && !p->send_failed)
 			last--;
-		if (last > p->completed && seconds() - p->sends[(last - 1) % DEPTH].posted > GUARD_SECONDS)
+		if (!p->connected || last == p->completed || last != p->awaited)
+			p->looks = 0;
+		else if (++p->looks > GUARD_SECONDS)
 			FINDING("pair %d: %llu has not completed for a minute", i, (unsigned long long)last - 1);
+		p->awaited = last;
 	}
 }
 
@@ -650,6 +667,7 @@ static void begin_life(int pair)
 
 	lose_track(p);
 	p->life++;
+	p->looks = 0;
 	p->posted = p->completed = p->receives_posted = p->receives_completed = 0;
 	p->messages = p->messages_received = 0;
 	p->connected = p->broken = p->send_failed = p->receive_failed = false;
@@ -916,6 +934,10 @@ static void process(int number, unsigned int seed)
 	while (!atomic_load(&shared->stop)) {
 		step();
 		atomic_store(&mine->steps, ++steps);
+		if (atomic_load(&shared->found)) { /* by the other one */
+			dump();
+			break;
+		}
 		if (seconds() - look < 1)
 			continue;
 		look = seconds();
