@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::raw::{self, Descriptor};
+use crate::raw::{self, Descriptor, move_high};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
@@ -272,14 +272,17 @@ pub struct Wake {
 }
 
 impl Wake {
-    /// A silent bell.
+    /// A silent bell, at a high descriptor number. The first such number makes the process's table
+    /// of descriptors grow, and in a process with threads the kernel waits for all processors then,
+    /// seconds on a busy machine: so whoever makes one early, with no lock held, spares those who
+    /// open sockets later within one.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn new() -> Result<Self, Errno> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self {
-            eventfd: eventfd(0, flags)?.into(),
+            eventfd: move_high(eventfd(0, flags)?.into()),
         })
     }
 

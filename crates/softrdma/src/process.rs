@@ -70,6 +70,7 @@ impl Process {
             ..Default::default()
         };
         let broker = Client::connect(&options)?;
+        // before there is a thread, if the program has none: see `Wake::new`
         let wake = Wake::new().map_err(system("make an eventfd"))?;
         let process = Arc::new(Self {
             generation: io::fork::generation(),
