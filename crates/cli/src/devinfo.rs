@@ -436,6 +436,7 @@ mod tests {
             capabilities: DeviceCapabilities::from_bits_retain(0x1c0_0122_3c76),
             max_res_rd_atom: 258_048,
             max_pkeys: 64,
+            max_cqe: 32_767,
             ..DeviceAttributes::of(&link())
         };
         let output = describe(&link(), &device, &PortAttributes::of(&link()), true);

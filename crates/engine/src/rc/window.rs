@@ -3,7 +3,7 @@
 //! Read first: `docs/decisions/0005-credit.md`. A receiving socket accounts *truesize*: the bytes
 //! of a datagram and the kernel's bookkeeping. What does not fit is lost, and a loss costs a round
 //! of retransmission, so less in flight is faster. Each buffer has one account here. Its limit is
-//! the least of what [`Credit`] allows, what losses have taught ([`Learned`]) and a fixed bound.
+//! the least of what [`Credit`] allows, what losses have taught (`learned.rs`) and a fixed bound.
 //! Answers to READs and atomics fill a buffer at our own end, which has an account as well.
 
 use core::time::Duration;
