@@ -20,6 +20,11 @@ use crate::rc::segment::{Exchange, Segment};
 use crate::rc::window::{Buffer, Destination, DestinationIndex, POSITIONS_MAX};
 use crate::run::{self, DATAGRAM_OVERHEAD};
 
+/// Headers and ICRC of the longest answer.
+const ANSWER_ENVELOPE: u32 = 28;
+/// Headers and ICRC of the longest request.
+const REQUEST_ENVELOPE: u32 = 64;
+
 /// Why a requester stopped sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
@@ -85,14 +90,21 @@ impl Requester {
             if out.is_full() || quota == 0 {
                 return Ok(Pause::Busy { unused: quota });
             }
-            if let Some(account) = full_account(turn, exchange) {
+            if exchange == Exchange::Answered {
+                turn.accounts.refresh(DestinationIndex::OWN, turn.credit);
+            }
+            self.number(turn);
+            let Some(packet) = self.next_packet(turn, out) else {
+                return Ok(Pause::Idle);
+            };
+            if let Some(account) = full_account(turn, packet.charge) {
                 let unused = quota;
                 return Ok(Pause::Full { account, unused });
             }
             let is_end_of_turn = quota == 1 || out.room() == 1;
             let sent = self
                 .begin(turn)
-                .and_then(|()| self.send_packet(turn, spans, out, is_end_of_turn));
+                .and_then(|()| self.send_packet(turn, packet, spans, out, is_end_of_turn));
             match sent {
                 Ok(()) => quota -= 1,
                 Err(status) => self.failed = Some((self.next, status)),
@@ -108,22 +120,34 @@ impl Requester {
             && (exchange != Exchange::Local || self.queue.head() == self.next)
     }
 
-    /// Gives positions to the work request that is sent for the first time. What cannot be sent
-    /// as a whole is not begun, so that the peer is not left with half of a message.
-    fn begin<H: Host>(&mut self, turn: &mut Turn<'_, H>) -> Result<(), Status> {
+    /// Says which positions the work request will have that is sent for the first time, and in
+    /// which pieces a READ will be asked for.
+    fn number<H: Host>(&mut self, turn: &mut Turn<'_, H>) {
+        if self.next < self.started {
+            return;
+        }
         let read_packets = self.read_packets(turn);
+        if let Some(wqe) = self.queue.get_mut(self.next) {
+            wqe.first = self.at.assigned;
+            wqe.packets = self.cut.packets(&wqe.operation, wqe.length);
+            wqe.read_packets = read_packets;
+        }
+    }
+
+    /// Starts the work request that is sent for the first time. What cannot be sent as a whole is
+    /// not begun, so that the peer is not left with half of a message.
+    fn begin<H: Host>(&mut self, turn: &Turn<'_, H>) -> Result<(), Status> {
         if self.next < self.started {
             return Ok(());
         }
-        let Some(wqe) = self.queue.get_mut(self.next) else {
+        let Some(wqe) = self.queue.get(self.next) else {
             return Ok(());
         };
         let answered = Exchange::of(&wqe.operation) == Exchange::Answered;
         if answered && turn.common.attributes.max_rd_atomic == 0 {
             return Err(Status::LocalQpOperation); // it could never start
         }
-        let packets = self.cut.packets(&wqe.operation, wqe.length);
-        if answered || packets > 1 {
+        if answered || wqe.packets > 1 {
             let need = if answered {
                 Access::LOCAL_WRITE
             } else {
@@ -133,9 +157,6 @@ impl Requester {
                 check(turn, piece, need).map(drop)
             })?;
         }
-        wqe.first = self.at.assigned;
-        wqe.packets = packets;
-        wqe.read_packets = read_packets;
         self.at.assigned = wqe.end();
         self.started = self.started.next();
         self.account.unfinished += u32::from(answered);
@@ -144,10 +165,15 @@ impl Requester {
 
     /// Packets that one READ request asks for: half of a window at most, so that there is always
     /// one to ask while another is answered.
-    fn read_packets<H: Host>(&self, turn: &mut Turn<'_, H>) -> u32 {
+    fn read_packets<H: Host>(&self, turn: &Turn<'_, H>) -> u32 {
         let own = turn.accounts.get(DestinationIndex::OWN).limit();
-        let limit = own.min(turn.destination().limit());
-        let fitting = limit / 2 / u64::from(self.cut.mtu + DATAGRAM_OVERHEAD);
+        let destination = turn.accounts.get(turn.to);
+        let limit = match destination.buffer() {
+            Buffer::Here(_) => own,
+            Buffer::There(..) => own.min(destination.limit()),
+        };
+        let packet = self.cut.mtu + ANSWER_ENVELOPE + DATAGRAM_OVERHEAD;
+        let fitting = limit / 2 / u64::from(packet);
         let most = u64::from(self.window.read_chunk / self.cut.mtu);
         fitting.min(most).max(1) as u32
     }
@@ -155,15 +181,39 @@ impl Requester {
     /// What the answer to the request for `positions` takes of our buffer. Full packets are
     /// answered in runs by a peer like us, which costs less than this, and one by one by others.
     fn answer_truesize(&self, wqe: &SendWqe, positions: Range<Position>) -> u64 {
-        /// Headers and ICRC of an answer.
-        const ENVELOPE: u32 = 28;
         let packets = positions.end.since(positions.start);
         let bytes = self.cut.bytes_in(wqe, positions);
         if packets > 1 {
-            bytes + packets * u64::from(ENVELOPE + DATAGRAM_OVERHEAD)
+            bytes + packets * u64::from(ANSWER_ENVELOPE + DATAGRAM_OVERHEAD)
         } else {
-            run::alone(bytes as u32 + ENVELOPE) // a packet
+            run::alone(bytes as u32 + ANSWER_ENVELOPE) // a packet
         }
+    }
+
+    /// The packet at `sent`, and what it will be charged.
+    fn next_packet<H: Host>(&self, turn: &Turn<'_, H>, out: &Burst) -> Option<NextPacket> {
+        let wqe = self.queue.get(self.next)?;
+        let position = self.at.sent;
+        let (to, path) = (turn.common.attributes.dest_qpn, turn.common.path);
+        let psn = self.numbering.psn(position);
+        let segment = self.cut.segment(wqe, position, to, psn);
+        let cost = out.cost(path, to, sealed_length(&segment));
+        let mut charge = Charge {
+            out: cost.bytes,
+            back: 0,
+        };
+        if Exchange::of(&wqe.operation) == Exchange::Answered {
+            charge.back = self.answer_truesize(wqe, position..segment.end);
+            if let Buffer::There(..) = turn.accounts.get(turn.to).buffer() {
+                // on the way from there answers meet what requests meet on the way to it
+                charge.out += charge.back;
+            }
+        }
+        Some(NextPacket {
+            segment,
+            run: cost.run,
+            charge,
+        })
     }
 
     /// Sends the packet at `sent`. Nothing is changed if its bytes cannot be reached. The last
@@ -171,18 +221,20 @@ impl Requester {
     fn send_packet<H: Host>(
         &mut self,
         turn: &mut Turn<'_, H>,
+        packet: NextPacket,
         spans: &mut Vec<Span>,
         out: &mut Burst,
         is_end_of_turn: bool,
     ) -> Result<(), Status> {
+        let NextPacket {
+            mut segment,
+            run,
+            charge,
+        } = packet;
         let Some(wqe) = self.queue.get(self.next) else {
             return Ok(());
         };
         let position = self.at.sent;
-        let psn = self.numbering.psn(position);
-        let to = turn.common.attributes.dest_qpn;
-        let mut segment = self.cut.segment(wqe, position, to, psn);
-
         spans.clear();
         let mut source = self.source;
         let mut inline: &[u8] = &[];
@@ -197,21 +249,8 @@ impl Requester {
             inline = wqe.inline.get(start..end).unwrap_or_default(); // always inside
         }
 
-        let path = turn.common.path;
-        let cost = out.cost(path, to, sealed_length(&segment));
-        let mut charge = Charge {
-            out: cost.bytes,
-            back: 0,
-        };
-        if Exchange::of(&wqe.operation) == Exchange::Answered {
-            charge.back = self.answer_truesize(wqe, position..segment.end);
-            if let Buffer::There(..) = turn.destination().buffer() {
-                // on the way from there answers meet what requests meet on the way to it
-                charge.out += charge.back;
-            }
-        }
         turn.charge(charge);
-        self.account.ledger.charge(segment.end, cost.run, charge);
+        self.account.ledger.charge(segment.end, run, charge);
         self.account.unasked += charge.out;
         if is_end_of_turn || self.must_ask(turn.destination()) {
             segment.header.bth.ack_request = true;
@@ -221,10 +260,10 @@ impl Requester {
         }
         let origin = Origin {
             qp: turn.common.index(),
-            psn,
+            psn: self.numbering.psn(position),
             is_response: false,
         };
-        out.push(path, origin, segment.header, inline, spans);
+        out.push(turn.common.path, origin, segment.header, inline, spans);
 
         if Exchange::of(&wqe.operation) == Exchange::Answered {
             self.account.reads += 1;
@@ -244,10 +283,10 @@ impl Requester {
     }
 
     /// Whether an acknowledgement is needed before the end of the message: half a window is in
-    /// flight without asking, or nothing more can leave before one arrives. spec: IBA 9.7.3.1
+    /// flight without asking, or the next packet may have to wait for one. spec: IBA 9.7.3.1
     fn must_ask(&self, destination: &Destination) -> bool {
         self.account.unasked >= destination.limit() / 2
-            || !destination.has_room()
+            || !destination.has_room_for(run::alone(self.cut.mtu + REQUEST_ENVELOPE))
             || self.in_flight() + 1 >= POSITIONS_MAX
     }
 
@@ -266,19 +305,23 @@ impl Requester {
     }
 }
 
-/// The account that has no room for another packet, or none before others that wait.
-fn full_account<H: Host>(turn: &mut Turn<'_, H>, exchange: Exchange) -> Option<DestinationIndex> {
-    let is_full = |turn: &Turn<'_, H>, index| {
-        let account = turn.accounts.get(index);
-        !account.has_room() || account.has_waiting() && !turn.is_woken
-    };
-    if exchange == Exchange::Answered {
-        turn.accounts.refresh(DestinationIndex::OWN, turn.credit);
-        if is_full(turn, DestinationIndex::OWN) {
-            return Some(DestinationIndex::OWN);
-        }
+/// A packet that may be the next.
+struct NextPacket {
+    segment: Segment,
+    /// Which datagram it will be in.
+    run: u64,
+    charge: Charge,
+}
+
+/// The account that has no room for a packet, or none before others that wait.
+fn full_account<H: Host>(turn: &mut Turn<'_, H>, charge: Charge) -> Option<DestinationIndex> {
+    let may_pass = turn.is_woken;
+    let mut is_full =
+        |index, bytes| bytes > 0 && !turn.accounts.get_mut(index).admit(bytes, may_pass);
+    if is_full(DestinationIndex::OWN, charge.back) {
+        return Some(DestinationIndex::OWN);
     }
-    is_full(turn, turn.to).then_some(turn.to)
+    is_full(turn.to, charge.out).then_some(turn.to)
 }
 
 /// UDP payload of a packet in bytes.

@@ -27,8 +27,8 @@ pub const STALL: Duration = Duration::from_millis(10);
 /// Bounds of what is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowConfig {
-    /// Bytes of truesize towards one buffer at most. No packet is started once this is reached, so
-    /// it is passed by at most one.
+    /// Bytes of truesize towards one buffer at most, but for one packet that may always be in
+    /// flight.
     pub bytes: u64,
     /// The same at first towards a buffer of which nothing is known.
     pub first: u64,
@@ -69,6 +69,8 @@ pub struct Destination {
     /// What the other senders to the buffer were told.
     noted: u64,
     waiting: VecDeque<QpIndex>,
+    /// The first of them found no room for its packet.
+    is_tight: bool,
     /// One of those who waited has its turn now; the next comes after it.
     is_waking: bool,
     /// When something last left it.
@@ -93,6 +95,7 @@ impl Destination {
             in_flight: 0,
             noted: 0,
             waiting: VecDeque::new(),
+            is_tight: false,
             is_waking: false,
             released_at: Instant::default(),
             looked_at: None,
@@ -108,7 +111,9 @@ impl Destination {
     /// Looks again how much may be in flight.
     pub fn refresh(&mut self, credit: &impl Credit, config: &WindowConfig) {
         if let Buffer::Here(slot) = self.buffer {
-            self.allowed = credit.allowance(slot).min(config.bytes);
+            let allowed = credit.allowance(slot).min(config.bytes);
+            self.is_tight &= allowed <= self.allowed;
+            self.allowed = allowed;
         }
     }
 
@@ -122,10 +127,21 @@ impl Destination {
         }
     }
 
-    /// Whether another packet may leave. With nothing in flight one always may: its
-    /// acknowledgement is what wakes the next.
-    pub fn has_room(&self) -> bool {
-        self.in_flight < self.limit() || self.has_permit
+    /// Whether another packet of so many bytes of truesize may leave. With nothing in flight one
+    /// always may: its acknowledgement is what wakes the next.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        self.in_flight == 0 || self.in_flight + bytes <= self.limit() || self.has_permit
+    }
+
+    /// The same, with others that wait taken into account, which only one that was woken may pass.
+    /// One that finds no room is not woken again before something changes.
+    pub fn admit(&mut self, bytes: u64, may_pass: bool) -> bool {
+        if self.has_waiting() && !may_pass {
+            return false;
+        }
+        let has_room = self.has_room_for(bytes);
+        self.is_tight = !has_room;
+        has_room
     }
 
     /// Bytes of truesize in flight.
@@ -166,6 +182,7 @@ impl Destination {
 
     fn subtract(&mut self, bytes: u64) {
         debug_assert!(bytes <= self.in_flight, "released more than was charged");
+        self.is_tight &= bytes == 0;
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
@@ -192,7 +209,8 @@ impl Destination {
     /// The queue pair that waited longest, if there is room for it and nobody woken before has its
     /// turn still to come.
     pub fn wake(&mut self) -> Option<QpIndex> {
-        if self.has_room() && !self.is_waking {
+        let may_have_room = self.in_flight < self.limit() || self.has_permit;
+        if may_have_room && !self.is_tight && !self.is_waking {
             self.waiting.pop_front()
         } else {
             None
@@ -211,7 +229,10 @@ impl Destination {
             return None;
         }
         self.looked_at = self.has_waiting().then(|| now.plus(STALL));
-        self.has_permit |= self.has_waiting() && now.since(self.released_at) >= STALL;
+        if self.has_waiting() && now.since(self.released_at) >= STALL {
+            self.has_permit = true;
+            self.is_tight = false;
+        }
         self.looked_at
     }
 }
@@ -341,8 +362,8 @@ mod tests {
         assert_ne!(one, other);
         destinations.release(one);
         destinations.get_mut(same).charge(100);
-        assert!(!destinations.get(same).has_room());
-        assert!(destinations.get(other).has_room());
+        assert!(!destinations.get(same).has_room_for(1));
+        assert!(destinations.get(other).has_room_for(1));
         destinations.get_mut(same).give_up(100);
         destinations.release(same);
         assert_eq!(destinations.acquire(Buffer::Here(1)), one, "reused");
@@ -382,11 +403,11 @@ mod tests {
         let next = destination.look(look, look).expect("it still waits");
         assert_eq!(destination.wake(), Some(QpIndex(1)));
         destination.charge(1);
-        assert!(!destination.has_room(), "one packet only");
+        assert!(!destination.has_room_for(1), "one packet only");
         destination.acknowledge(next, 1);
         destination.wait(QpIndex(2), false, next);
         destination.look(next, next).expect("it still waits");
-        assert!(!destination.has_room(), "something moved a moment ago");
+        assert!(!destination.has_room_for(1), "something moved a moment ago");
         assert_eq!(
             destination.look(look, next),
             None,
