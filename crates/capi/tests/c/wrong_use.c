@@ -311,7 +311,7 @@ static void completion_queues(void)
 	row("create_cq", "1 entry", 0, create_cq(1, 0));
 	row("create_cq", "0 entries", EINVAL, create_cq(0, 0));
 	row("create_cq", "-1 entries", EINVAL, create_cq(-1, 0));
-	row("create_cq", "over max_cqe", EINVAL, create_cq(32768, 0));
+	row("create_cq", "over max_cqe", EINVAL, create_cq(1 << 22, 0));
 	row("create_cq", "vector = num_comp_vectors", EINVAL,
 	    create_cq(1, context->num_comp_vectors));
 	row("create_cq", "vector -1", EINVAL, create_cq(1, -1));
@@ -326,7 +326,7 @@ static void completion_queues(void)
 		    .cqe = 1, .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
 		    .flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN }));
 	row("resize_cq", "0 entries", EINVAL, ibv_resize_cq(cq, 0));
-	row("resize_cq", "over max_cqe", EINVAL, ibv_resize_cq(cq, 32768));
+	row("resize_cq", "over max_cqe", EINVAL, ibv_resize_cq(cq, 1 << 22));
 	row("poll_cq", "-1 entries", EINVAL, -ibv_poll_cq(cq, -1, &wc));
 	row("destroy_cq", "in use", EBUSY, ibv_destroy_cq(cq));
 	row("destroy_comp_channel", "in use", EBUSY, ibv_destroy_comp_channel(channel));
