@@ -18,6 +18,7 @@ use crate::path::{Path, PathIndex, PathMeta};
 use crate::qp::{
     Attributes, Capabilities, Common, PostError, SendRequest, State, Transport, flush,
 };
+use crate::rc::ledger::Charge;
 use crate::rc::window::{DestinationIndex, Destinations, WindowConfig};
 use crate::rc::{self, Pause, Rc, Timer};
 use crate::shard::paths::Paths;
@@ -359,9 +360,20 @@ impl<H: Host> Shard<H> {
             && at <= now
         {
             self.looks.pop_front();
-            let again = self.destinations.get_mut(account).look(at, now);
-            self.looks.extend(again.map(|at| (at, account)));
-            self.wake(account);
+            self.look(account, at, now);
+        }
+    }
+
+    /// Looks at an account that somebody waited for.
+    fn look(&mut self, index: DestinationIndex, at: Instant, now: Instant) {
+        let account = self.destinations.get_mut(index);
+        if let Some(again) = account.look(at, now) {
+            self.looks.push_back((again, index));
+            account.relieve(now, |qp| {
+                let charged = self.places.get(qp).map(|qp| qp.rc.requester.charged());
+                charged.is_none_or(|charge| charge == Charge::default())
+            });
+            self.wake(index);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The engine's view of the broker's credit table. Read first: `docs/decisions/0005-credit.md`.
 
-use broker::credit::CreditTable;
+pub use broker::credit::CreditTable;
 use engine::{Credit, Path};
 
 use crate::network::is_own_address;

@@ -20,8 +20,12 @@ use crate::time::Instant;
 /// look like a new one. spec: IBA 9.7.5.1 (at most 2^23)
 pub const POSITIONS_MAX: u64 = 1 << 22;
 
-/// When nothing has left a full account for so long, whoever waits longest may send a packet all
-/// the same: what fills it may be in flight towards a queue pair that is gone.
+/// How often the time of [`STALL`] is doubled at most.
+const STALL_DOUBLINGS: u32 = 6;
+
+/// When nothing has left a full account for so long, one that waits and has nothing in flight may
+/// send a packet all the same: what fills the account may be in flight towards a queue pair that is
+/// gone. Twice as long for the next one, and so on: the receiver may only be waiting for a core.
 pub const STALL: Duration = Duration::from_millis(10);
 
 /// Bounds of what is in flight.
@@ -79,6 +83,8 @@ pub struct Destination {
     looked_at: Option<Instant>,
     /// One packet may be sent whatever is in flight.
     has_permit: bool,
+    /// Permits since something last left.
+    permits: u32,
 }
 
 impl Destination {
@@ -100,6 +106,7 @@ impl Destination {
             released_at: Instant::default(),
             looked_at: None,
             has_permit: false,
+            permits: 0,
         }
     }
 
@@ -165,6 +172,7 @@ impl Destination {
         if bytes > 0 {
             self.learned.acknowledged(self.in_flight, bytes);
             self.released_at = now;
+            self.permits = 0;
             self.subtract(bytes);
         }
     }
@@ -222,18 +230,34 @@ impl Destination {
         self.is_waking = is_waking;
     }
 
-    /// The look that [`wait`](Self::wait) asked for at `at`: lets a packet go if nothing moved, and
-    /// gives when to look again. `None` too if it was asked for by a former account of this index.
+    /// The look that [`wait`](Self::wait) asked for at `at`. Gives when to look again; `None` too
+    /// if it was asked for by a former account of this index.
     pub fn look(&mut self, at: Instant, now: Instant) -> Option<Instant> {
-        if self.looked_at != Some(at) {
-            return None;
+        if self.looked_at == Some(at) {
+            self.looked_at = self.has_waiting().then(|| now.plus(STALL));
+            return self.looked_at;
         }
-        self.looked_at = self.has_waiting().then(|| now.plus(STALL));
-        if self.has_waiting() && now.since(self.released_at) >= STALL {
+        None
+    }
+
+    /// Lets a packet go of the first that waits and `has_nothing_in_flight`, if nothing moved for
+    /// too long. Whoever has something in flight has a timer that tells more.
+    pub fn relieve(&mut self, now: Instant, has_nothing_in_flight: impl Fn(QpIndex) -> bool) {
+        let patience = STALL * (1 << self.permits.min(STALL_DOUBLINGS));
+        if now.since(self.released_at) < patience {
+            return;
+        }
+        let stuck = self
+            .waiting
+            .iter()
+            .position(|&qp| has_nothing_in_flight(qp));
+        if let Some(qp) = stuck.and_then(|index| self.waiting.remove(index)) {
+            self.waiting.push_front(qp);
             self.has_permit = true;
             self.is_tight = false;
+            self.permits += 1;
+            self.released_at = now; // the next one has its own patience
         }
-        self.looked_at
     }
 }
 
@@ -392,27 +416,29 @@ mod tests {
     }
 
     #[test]
-    fn an_account_that_nothing_leaves_lets_one_packet_go_now_and_then() {
+    fn an_account_that_nothing_leaves_lets_a_packet_go_of_who_has_none_in_flight() {
         let start = Instant::from_nanos(1_000_000_000);
         let mut destination = Destination::new(there(0), &CONFIG);
         destination.charge(100);
-        destination.acknowledge(start, 0);
+        destination.acknowledge(start, 1);
+        destination.charge(1);
         let look = destination
             .wait(QpIndex(1), false, start)
             .expect("the first");
-        let next = destination.look(look, look).expect("it still waits");
-        assert_eq!(destination.wake(), Some(QpIndex(1)));
+        assert_eq!(destination.wait(QpIndex(2), false, start), None);
+        destination.relieve(look, |_| false);
+        assert_eq!(destination.wake(), None, "all have timers of their own");
+        destination.relieve(look, |qp| qp == QpIndex(2));
+        assert_eq!(destination.wake(), Some(QpIndex(2)));
         destination.charge(1);
         assert!(!destination.has_room_for(1), "one packet only");
-        destination.acknowledge(next, 1);
-        destination.wait(QpIndex(2), false, next);
-        destination.look(next, next).expect("it still waits");
-        assert!(!destination.has_room_for(1), "something moved a moment ago");
-        assert_eq!(
-            destination.look(look, next),
-            None,
-            "not the look it waits for"
-        );
+        let next = destination.look(look, look).expect("one still waits");
+        assert_eq!(destination.look(look, next), None, "not the look it has");
+        // the next one has to wait twice as long
+        destination.relieve(look.plus(STALL), |_| true);
+        assert_eq!(destination.wake(), None);
+        destination.relieve(look.plus(2 * STALL), |_| true);
+        assert_eq!(destination.wake(), Some(QpIndex(1)));
     }
 
     #[test]

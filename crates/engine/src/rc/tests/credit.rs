@@ -234,3 +234,45 @@ fn two_hundred_and_fifty_six_queue_pairs_share_evenly() {
         "{least} to {most} packets"
     );
 }
+
+#[test]
+fn what_is_in_flight_to_one_that_is_gone_does_not_stop_the_others_for_ever() {
+    let mut bench = on_one_host(&ModelCredit::known(), |setup| {
+        setup.config.window.bytes = 64 << 10;
+        setup.attributes.timeout = 0; // it waits without end
+    });
+    let view = bench.shard.query_qp(bench.qp).unwrap();
+    let gone = bench.qp;
+    bench.post(1, Operation::Send, REGION as u32);
+    leave(&mut bench, false);
+    let mut others = Vec::new();
+    for _ in 0..2 {
+        let qp = bench.create(&view.capabilities);
+        bench.connect(qp, &view.attributes);
+        bench.qp = qp;
+        bench.post(2, Operation::Send, 2 * 256);
+        others.push(qp);
+    }
+    bench.origins.clear();
+    assert_eq!(leave(&mut bench, false), 0, "the window is full");
+    let mut owners = Vec::new();
+    for _ in 0..4 {
+        bench.pass(ms(1_000)); // 10 ms
+        bench.origins.clear();
+        leave(&mut bench, false);
+        owners.extend(bench.origins.iter().map(|origin| origin.qp));
+    }
+    assert_eq!(
+        owners, others,
+        "a packet of each, the second after twice as long"
+    );
+    assert!(!owners.contains(&gone));
+    // what is acknowledged makes no room: the next packet has to wait for its permit too
+    bench.qp = others[0];
+    bench.ack(packets(0));
+    bench.pass(ms(2_000));
+    bench.origins.clear();
+    leave(&mut bench, false);
+    assert_eq!(bench.origins.len(), 1);
+    assert_eq!(bench.origins[0].qp, others[0]);
+}
