@@ -101,7 +101,7 @@ struct device open_device(const char *name, int gid_index)
 
 struct end make_end(const struct device *device, struct ibv_cq *cq, int depth, struct ibv_mr *mr)
 {
-	static unsigned int starts;
+	static atomic_uint starts;
 	struct end end = { .cq = cq ? cq : ibv_create_cq(device->context, 2 * depth, NULL, NULL, 0) };
 	struct ibv_qp_init_attr init = { .send_cq = end.cq, .recv_cq = end.cq,
 					 .cap = { depth, depth, 2, 2, 0 }, .qp_type = IBV_QPT_RC };
@@ -115,7 +115,7 @@ struct end make_end(const struct device *device, struct ibv_cq *cq, int depth, s
 	if (!end.qp)
 		quit("ibv_create_qp: %s", strerror(errno));
 	end.card = (struct card){ .qpn = end.qp->qp_num,
-				  .psn = (++starts * 2654435761u ^ (uint32_t)getpid() * 40503u) & 0xffffff };
+				  .psn = (atomic_fetch_add(&starts, 1) * 2654435761u ^ (uint32_t)getpid() * 40503u) & 0xffffff };
 	if (mr) {
 		end.card.address = (uintptr_t)mr->addr;
 		end.card.rkey = mr->rkey;

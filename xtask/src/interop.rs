@@ -137,13 +137,14 @@ pub fn missing() -> Option<String> {
 
 /// Compiles our C programs; one binary of each for our libraries and for the distribution's.
 pub fn build_programs() -> Result<Vec<PathBuf>> {
-    const WITH: [(&str, &str); 7] = [
+    const WITH: [(&str, &str); 8] = [
         ("verbs_twin", "pair"),
         ("verbs_trials", "pair"),
         ("verbs_load", "pair"),
         ("verbs_ring", "crew"),
         ("verbs_many", "crew"),
         ("verbs_pairs", "crew"),
+        ("verbs_threads", "crew"),
         ("verbs_fuzz", "crew"),
     ];
     let sources = workspace::root().join("interop");

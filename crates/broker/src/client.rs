@@ -228,7 +228,9 @@ impl Client {
         })
     }
 
-    /// A slot of one's own. Waits some seconds if slots or the port are about to become free.
+    /// A slot of one's own. Waits some seconds if slots or the port are about to become free. Who
+    /// has one gets another, without waiting, only while over half of all are free:
+    /// [`Refusal::NoSlotToSpare`] otherwise.
     pub fn lease_slot(&self) -> Result<Lease, CallError> {
         let (reply, descriptors) = self.call(Request::LeaseSlot)?;
         let Reply::Lease { slot, steer_prefix } = reply else {

@@ -87,7 +87,8 @@ pub enum Request {
         /// Whether it begins or ends.
         using: bool,
     },
-    /// A socket slot; it is free again when the process ends or its connection closes.
+    /// A socket slot; it is free again when the process ends or its connection closes. A second one
+    /// and more are given only while over half of all slots are free, and never waited for.
     LeaseSlot,
     /// Gives a slot back before that.
     ReleaseSlot {
@@ -309,6 +310,15 @@ pub enum Refusal {
         /// By whom.
         holders: Vec<Holder>,
     },
+    /// The caller has one already, and others may need those that are left.
+    #[error(
+        "a program that has {holds} of the socket slots gets another only while over half of \
+         all are free"
+    )]
+    NoSlotToSpare {
+        /// How many it has.
+        holds: u8,
+    },
     /// The slot is not the caller's.
     #[error("slot {slot} is not leased to this client")]
     NotYourSlot {
@@ -368,7 +378,7 @@ impl Refusal {
             | Self::NotYourSlot { .. }
             | Self::Malformed { .. } => libc::EINVAL,
             Self::KindUnavailable { .. } => libc::EOPNOTSUPP,
-            Self::LinkInUse { .. } => libc::EBUSY,
+            Self::LinkInUse { .. } | Self::NoSlotToSpare { .. } => libc::EBUSY,
             Self::SlotsExhausted { .. } => libc::EAGAIN,
             Self::PortUnavailable { .. } => libc::EADDRINUSE,
             Self::NotPermitted { .. } => libc::EACCES,

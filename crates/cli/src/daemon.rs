@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use broker::{Client, Config, ConnectError, ConnectOptions, Refusal, Server, ServerError, spawn};
+use broker::{
+    Client, Config, ConnectError, ConnectOptions, Holder, Refusal, Server, ServerError, spawn,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The daemon that programs share; it starts by itself.
@@ -126,14 +128,31 @@ fn status(arguments: &Arguments) -> Result<(), String> {
     if let Some(problem) = status.port_problem {
         text += &format!("the port is not open: {problem}\n");
     }
-    for holder in holders {
-        text += &format!(
-            "slot {}: {} (pid {})\n",
-            holder.slot, holder.program, holder.pid
-        );
-    }
+    text += &list(&holders);
     crate::print(&text);
     Ok(())
+}
+
+/// A line for each process, with its slots. Processes that the broker cannot see have no number to
+/// tell them apart by.
+fn list(holders: &[Holder]) -> String {
+    let mut lines: Vec<(&Holder, Vec<String>)> = Vec::new();
+    for holder in holders {
+        let slot = holder.slot.to_string();
+        let line = lines
+            .iter_mut()
+            .find(|(first, _)| first.pid == holder.pid && holder.pid != 0);
+        match line {
+            Some((_, slots)) => slots.push(slot),
+            None => lines.push((holder, vec![slot])),
+        }
+    }
+    let line = |(holder, slots): &(&Holder, Vec<String>)| {
+        let word = if slots.len() == 1 { "slot" } else { "slots" };
+        let (program, pid) = (&holder.program, holder.pid);
+        format!("{word} {}: {program} (pid {pid})\n", slots.join(", "))
+    };
+    lines.iter().map(line).collect()
 }
 
 fn stop(arguments: &Arguments) -> Result<(), String> {
@@ -148,5 +167,25 @@ fn stop(arguments: &Arguments) -> Result<(), String> {
                 .map_err(|errno| format!("cannot end the broker (pid {broker_pid}): {errno}"))
         }
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_of_one_process_are_on_one_line() {
+        let holder = |slot, pid| Holder {
+            slot,
+            pid,
+            program: "rping".into(),
+        };
+        let holders = [(1, 5), (2, 6), (3, 5), (4, 0), (5, 0)].map(|(s, p)| holder(s, p));
+        assert_eq!(
+            list(&holders),
+            "slots 1, 3: rping (pid 5)\nslot 2: rping (pid 6)\n\
+             slot 4: rping (pid 0)\nslot 5: rping (pid 0)\n"
+        );
     }
 }

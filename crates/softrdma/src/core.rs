@@ -310,8 +310,13 @@ impl<N: Network> Core<N> {
         self.memory
             .deregister(key)
             .map_err(|_| Error::Invalid("no region has this key"))?;
+        self.outlast_spans();
+        Ok(())
+    }
+
+    /// Waits for the end of every span of memory that was made before.
+    pub fn outlast_spans(&self) {
         // spans live within a lock section: who takes the lock once has seen the last of them
         drop(self.shard.lock());
-        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Completion queues of programs: the queue itself, and progress for who polls it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::{Status, WorkCompletion};
@@ -22,10 +22,12 @@ const BATCH: usize = 64;
 pub struct CompletionQueue {
     context: Arc<Context>,
     queue: Arc<Queue>,
-    /// Whether the background thread was asked to watch the sockets for it.
-    is_watched: AtomicBool,
-    /// When it was asked last, in nanoseconds of the clock.
+    /// Lanes whose threads were asked to watch the sockets for it, one bit each.
+    watched: AtomicU64,
+    /// When they were asked last, in nanoseconds of the clock.
     watched_at_ns: AtomicU64,
+    /// The lane that was served first, of several.
+    turn: AtomicU32,
 }
 
 impl CompletionQueue {
@@ -44,8 +46,9 @@ impl CompletionQueue {
         Ok(Self {
             context: Arc::clone(context),
             queue: Arc::new(queue),
-            is_watched: AtomicBool::new(false),
+            watched: AtomicU64::new(0),
             watched_at_ns: AtomicU64::new(0),
+            turn: AtomicU32::new(0),
         })
     }
 
@@ -69,25 +72,78 @@ impl CompletionQueue {
 
     /// Takes completions, and looks for new ones when there are none. Returns how many.
     pub fn poll(&self, into: &mut [WorkCompletion]) -> usize {
-        match self.context.process.core() {
-            Some(core) if io::fork::generation() == self.context.process.generation() => {
-                if self.is_watched.load(Ordering::Relaxed) {
-                    self.take_back();
-                }
-                core.poll(&self.queue, into, || self.context.process.wake.wake())
-            }
-            _ => 0,
+        let process = &self.context.process;
+        if io::fork::generation() != process.generation() {
+            return 0;
         }
+        if self.watched.load(Ordering::Relaxed) != 0 {
+            self.take_back();
+        }
+        let lanes = self.queue.shards();
+        let first = self.next_turn(lanes);
+        let mut count = 0;
+        for set in [lanes & first, lanes & !first] {
+            for lane in process.lanes.of(set) {
+                // once there are completions the other lanes only transmit
+                let room = if count == 0 { &mut *into } else { &mut [] };
+                count += lane
+                    .core
+                    .poll(&self.queue, room, || lane.attendant.wake.wake());
+            }
+        }
+        count
+    }
+
+    /// Which lanes are to be served before the rest: of several, each is the first in turn, so that
+    /// one that always has completions does not keep the others waiting.
+    fn next_turn(&self, lanes: u64) -> u64 {
+        if lanes.count_ones() < 2 {
+            return !0;
+        }
+        let last = self.turn.load(Ordering::Relaxed);
+        let above = lanes & (!1 << last);
+        let next = if above == 0 { lanes } else { above }.trailing_zeros();
+        self.turn.store(next, Ordering::Relaxed);
+        !0 << next
     }
 
     /// A program that has stopped to wait for events serves itself from now on.
     fn take_back(&self) {
         let since = io::clock::now_ns().saturating_sub(self.watched_at_ns.load(Ordering::Relaxed));
-        if since > WATCH_NS
-            && !self.queue.is_armed()
-            && self.is_watched.swap(false, Ordering::SeqCst)
-        {
-            self.context.process.watched.fetch_sub(1, Ordering::SeqCst);
+        if since > WATCH_NS && !self.queue.is_armed() {
+            self.unwatch();
+            // another thread may have armed it in between
+            self.watch_if_armed();
+        }
+    }
+
+    fn unwatch(&self) {
+        let watched = self.watched.swap(0, Ordering::SeqCst);
+        for lane in self.context.process.lanes.of(watched) {
+            lane.attendant.watched.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Hands the sockets of its lanes to their threads: the program will wait in its own epoll,
+    /// which the library cannot see.
+    fn watch(&self) {
+        self.watched_at_ns
+            .store(io::clock::now_ns(), Ordering::Relaxed);
+        let lanes = self.queue.shards();
+        let watched = self.watched.fetch_or(lanes, Ordering::SeqCst);
+        let process = &self.context.process;
+        for lane in process.lanes.of(lanes & !watched) {
+            lane.attendant.watched.fetch_add(1, Ordering::SeqCst);
+        }
+        for lane in process.lanes.of(lanes) {
+            lane.attendant.wake_before_blocking();
+        }
+    }
+
+    /// The same if an event was asked for.
+    pub(crate) fn watch_if_armed(&self) {
+        if self.queue.is_armed() && self.queue.channel().is_some() {
+            self.watch();
         }
     }
 
@@ -103,17 +159,10 @@ impl CompletionQueue {
         }
         self.queue.request_notify(solicited_only);
         if self.queue.channel().is_some() {
-            // the program waits in its own epoll, which the library cannot see: from now on the
-            // thread watches the socket for it
-            self.watched_at_ns
-                .store(io::clock::now_ns(), Ordering::Relaxed);
-            if !self.is_watched.swap(true, Ordering::SeqCst) {
-                process.watched.fetch_add(1, Ordering::SeqCst);
-            }
-            process.wake_before_blocking();
+            self.watch();
         }
-        if let Some(core) = process.core() {
-            process.wake_before(core.flush());
+        for lane in process.lanes.of(self.queue.shards()) {
+            lane.attendant.wake_before(lane.core.flush());
         }
         Ok(())
     }
@@ -156,9 +205,7 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        if self.is_watched.load(Ordering::SeqCst) {
-            self.context.process.watched.fetch_sub(1, Ordering::SeqCst);
-        }
+        self.unwatch();
     }
 }
 

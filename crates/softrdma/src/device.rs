@@ -97,10 +97,10 @@ impl Device {
     /// [`Error::Forked`], [`Error::DeviceFatal`].
     pub fn port(&self) -> Result<PortAttributes> {
         let mut port = PortAttributes::of(&self.0.refresh()?);
-        if let Some(core) = self.0.process.core() {
-            let counter = core.shard.lock().tap().drops().of(DropReason::BadPKey);
-            port.bad_pkey_counter = u32::try_from(counter).unwrap_or(u32::MAX);
-        }
+        let lanes = self.0.process.lanes.all();
+        let counters =
+            lanes.map(|lane| lane.core.shard.lock().tap().drops().of(DropReason::BadPKey));
+        port.bad_pkey_counter = u32::try_from(counters.sum::<u64>()).unwrap_or(u32::MAX);
         Ok(port)
     }
 
@@ -252,8 +252,8 @@ impl Context {
 impl Process {
     /// News from the broker.
     pub(crate) fn hear(&self, event: &Event) {
-        if let Some(core) = self.core() {
-            core.shard.lock().network.forget_routes();
+        for lane in self.lanes.all() {
+            lane.core.shard.lock().network.forget_routes();
         }
         for context in self.contexts() {
             if context.link().name != event.link_name() {

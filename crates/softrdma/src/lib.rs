@@ -21,7 +21,8 @@
 //! | [`memory`] | registered memory: keys, and access that cannot kill the process |
 //! | [`run`], [`seal`] | packets to datagrams |
 //! | [`network`], [`steer`] | sockets; packets that reached the wrong process |
-//! | `process`, `progress` | the only globals and the only thread |
+//! | `process`, `progress` | the only globals and the only threads |
+//! | `lane`, `lanes` | a slot with its shard and its thread; which one a queue pair gets |
 //!
 //! Lock order, everywhere: control (broker, contexts) → shard → receive queue → completion queue →
 //! channel and events. Never two shards. No lock is held while C code runs.
@@ -39,6 +40,8 @@ pub mod error;
 pub mod event_queue;
 pub mod front;
 pub mod hold;
+mod lane;
+mod lanes;
 pub mod memory;
 pub mod network;
 mod process;

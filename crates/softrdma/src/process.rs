@@ -5,25 +5,21 @@
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use broker::client::{Client, ConnectOptions};
-use engine::Instant;
-use engine::qp::{AttributeMask, Attributes, State};
 use io::fork::{ClosedInChild, PerProcess};
-use io::poll::Wake;
-use io::udp::ReceiveSocket;
 use tap::{FaultPlan, Tap};
+use wire::MemoryKey;
 
-use crate::core::{Clock, Core};
-use crate::credit::SlotCredit;
+use crate::completion_queue::CompletionQueue;
 use crate::device::Context;
 use crate::error::{Error, Result};
+use crate::lane::{Attendant, Lane, Place};
+use crate::lanes::Lanes;
 use crate::memory::MemoryTable;
-use crate::network::UdpNetwork;
 use crate::progress;
-use crate::steer::Steering;
 
 /// The variable that holds a fault plan.
 pub const FAULTS_VARIABLE: &str = "SOFTRDMA_FAULTS";
@@ -38,22 +34,14 @@ pub struct Process {
     pub(crate) broker: Client,
     /// All registered memory.
     pub(crate) memory: Arc<MemoryTable>,
-    /// Wakes the background thread.
-    pub(crate) wake: Wake,
-    /// When the background thread looks again by itself, in nanoseconds of the clock.
-    pub(crate) wakes_at_ns: AtomicU64,
-    /// Whether the thread is, or will be before it sleeps, listening to the sockets.
-    pub(crate) is_watching: AtomicBool,
-    /// Completion queues that wait to raise an event: the thread watches the socket for them.
-    pub(crate) watched: AtomicU32,
     /// The data path, from the first queue pair on.
-    core: OnceLock<Core<UdpNetwork>>,
-    making_core: Mutex<()>,
+    pub(crate) lanes: Lanes,
+    /// Of the thread that listens to the broker, and serves the first lane when there is one.
+    attendant: Arc<Attendant>,
     contexts: Mutex<Vec<Weak<Context>>>,
     is_dead: AtomicBool,
     /// The broker's descriptors must not hold its port in a child that outlives this process.
     _inherited: ClosedInChild,
-    inherited_sockets: Mutex<Vec<ClosedInChild>>,
 }
 
 impl Process {
@@ -71,23 +59,19 @@ impl Process {
         };
         let broker = Client::connect(&options)?;
         // before there is a thread, if the program has none: see `Wake::new`
-        let wake = Wake::new().map_err(system("make an eventfd"))?;
+        let attendant = Arc::new(Attendant::new().map_err(system("make an eventfd"))?);
         let process = Arc::new(Self {
             generation: io::fork::generation(),
             _inherited: ClosedInChild::new(broker.as_fd()),
             broker,
             memory: Arc::new(MemoryTable::default()),
-            wake,
-            wakes_at_ns: AtomicU64::new(0),
-            is_watching: AtomicBool::new(false),
-            watched: AtomicU32::new(0),
-            core: OnceLock::new(),
-            making_core: Mutex::new(()),
+            // here, and not in a thread that may be bound to one processor
+            lanes: Lanes::new(io::thread::cores()),
+            attendant: Arc::clone(&attendant),
             contexts: Mutex::default(),
             is_dead: AtomicBool::new(false),
-            inherited_sockets: Mutex::default(),
         });
-        progress::start(&process).map_err(system("start the background thread"))?;
+        progress::start(&process, 0, attendant).map_err(system("start the background thread"))?;
         Ok(process)
     }
 
@@ -113,60 +97,48 @@ impl Process {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// The data path if there is one.
-    pub(crate) fn core(&self) -> Option<&Core<UdpNetwork>> {
-        self.core.get()
+    /// A place for a queue pair that completes to these queues.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when no slot can be leased, and there is none yet.
+    pub(crate) fn place(self: &Arc<Self>, queues: [&CompletionQueue; 2]) -> Result<Place> {
+        let place = self.lanes.place(queues, |index| self.make_lane(index))?;
+        if self.is_dead() {
+            // the broker died in between, when there was perhaps no lane to close yet
+            place.close();
+            return Err(Error::DeviceFatal);
+        }
+        Ok(place)
     }
 
-    /// The data path, with a slot leased from the broker.
-    pub(crate) fn core_or_make(&self) -> Result<&Core<UdpNetwork>> {
-        if let Some(core) = self.core.get() {
-            return Ok(core);
-        }
-        let _making = self
-            .making_core
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if self.core.get().is_none() {
-            let core = self.make_core()?;
-            // the mutex makes this the only one who sets it
-            let _ = self.core.set(core);
-            self.wake.wake();
-            if self.is_dead() {
-                // the broker died in between, when there were no sockets to close yet
-                self.close_sockets();
-                return Err(Error::DeviceFatal);
-            }
-        }
-        self.core.get().ok_or(Error::DeviceFatal)
-    }
-
-    fn make_core(&self) -> Result<Core<UdpNetwork>> {
+    fn make_lane(self: &Arc<Self>, index: usize) -> Result<Lane> {
         let tap = Tap::new(fault_plan()?);
-        let lease = self.broker.lease_slot().map_err(Error::Call)?;
-        let guards = [&lease.receive, &lease.steer].map(|fd| ClosedInChild::new(fd.as_fd()));
-        self.inherited_sockets
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(guards);
-        let slot = lease.slot;
-        let names: Vec<String> = (0..=u8::MAX).map(|slot| lease.steer_name(slot)).collect();
-        let name_of = Box::new(move |slot: u8| names[usize::from(slot)].clone());
-        let steering = Steering::new(lease.steer, name_of);
-        let network = UdpNetwork::new(ReceiveSocket::from_fd(lease.receive));
-        let config = engine::Config {
-            first_index: random() as u16,
-            ..engine::Config::for_slot(slot)
-        };
-        Ok(Core::new(
-            config,
-            Arc::clone(&self.memory),
-            SlotCredit::new(slot, lease.credit),
-            network,
-            tap,
-            Some(steering),
-            Clock::Monotonic,
-        ))
+        if index == 0 {
+            return Lane::lease(&self.broker, &self.memory, tap, Arc::clone(&self.attendant));
+        }
+        let attendant = Arc::new(Attendant::new().map_err(system("make an eventfd"))?);
+        let lane = Lane::lease(&self.broker, &self.memory, tap, Arc::clone(&attendant))?;
+        if let Err(errno) = progress::start(self, index, attendant) {
+            let slot = lane.slot;
+            drop(lane);
+            self.broker.release_slot(slot).map_err(Error::Call)?;
+            return Err(system("start a background thread")(errno));
+        }
+        Ok(lane)
+    }
+
+    /// Makes a key unusable. When this returns no packet can use the memory any more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a key that is not registered.
+    pub(crate) fn deregister(&self, key: MemoryKey) -> Result<()> {
+        self.memory
+            .deregister(key)
+            .map_err(|_| Error::Invalid("no region has this key"))?;
+        for lane in self.lanes.all() {
+            lane.core.outlast_spans();
+        }
+        Ok(())
     }
 
     pub(crate) fn add_context(&self, context: &Arc<Context>) {
@@ -180,49 +152,6 @@ impl Process {
         contexts.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Makes the thread look at the sockets before `deadline` at the latest.
-    pub(crate) fn wake_before(&self, deadline: Option<Instant>) {
-        if let Some(deadline) = deadline
-            && deadline.as_nanos() < self.wakes_at_ns.load(Ordering::Relaxed)
-        {
-            self.wake.wake();
-        }
-    }
-
-    /// The program is about to wait for an event: the thread takes over unless it is watching the
-    /// sockets already.
-    pub(crate) fn wake_before_blocking(&self) {
-        if !self.is_watching.load(Ordering::SeqCst) {
-            self.wake.wake();
-        }
-    }
-
-    /// Closes what was leased and ends every queue pair.
-    fn close_sockets(&self) {
-        let Some(core) = self.core() else { return };
-        let now = core.now();
-        let mut inner = core.shard.lock();
-        // the numbers first: once closed they may be somebody else's
-        self.inherited_sockets
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
-        inner.network.close();
-        let attributes = Attributes {
-            state: State::Error,
-            ..Attributes::default()
-        };
-        for (index, front) in inner.fronts.clone() {
-            // a queue pair in RESET has nothing to flush and stays there
-            let _ =
-                inner
-                    .engine
-                    .modify_qp(now, index, &attributes, AttributeMask::STATE, &core.memory);
-            front.set_state(State::Error);
-        }
-        inner.deliver_events();
-    }
-
     /// The broker died: sockets are closed at once, for a new one must find the port empty, and
     /// whatever waits learns of it.
     pub(crate) fn lose_broker(&self) {
@@ -230,7 +159,10 @@ impl Process {
             return;
         }
         report("the broker ended, and with it the devices of this process: start it again");
-        self.close_sockets();
+        for lane in self.lanes.all() {
+            lane.close();
+            lane.attendant.wake.wake();
+        }
         for context in self.contexts() {
             context.report_fatal();
         }

@@ -1,4 +1,5 @@
-//! Who makes progress when the program does not: the background thread.
+//! Who makes progress when the program does not: a background thread for each lane. That of the
+//! first lane is there before it, and listens to the broker too.
 //!
 //! Programs that poll serve themselves. The thread looks at the stamp that polls leave: while it is
 //! fresh the thread only glances now and then, for an armed epoll would make every *send* to this
@@ -14,6 +15,7 @@ use io::poll::{Events, Interest, Poller};
 
 use crate::core::Core;
 use crate::hold::{RETURN_NS, SERVICE_BOUND_NS};
+use crate::lane::Attendant;
 use crate::network::UdpNetwork;
 use crate::process::Process;
 use crate::shard::Server;
@@ -44,17 +46,24 @@ const WAKE: u64 = 1;
 const RECEIVE: u64 = 2;
 const STEER: u64 = 3;
 
-/// Starts the thread: all signals blocked (the program's handlers run on its own threads), all
-/// cores allowed (a pinned program would put it on the core that spins), minimal timer slack.
+/// Starts the thread of a lane, which is there or will be: all signals blocked (the program's
+/// handlers run on its own threads), all cores allowed (a pinned program would put it on the core
+/// that spins), minimal timer slack.
 ///
 /// # Errors
 /// No descriptor or no thread to be had.
-pub fn start(process: &Arc<Process>) -> Result<(), io::Errno> {
+pub fn start(
+    process: &Arc<Process>,
+    lane: usize,
+    attendant: Arc<Attendant>,
+) -> Result<(), io::Errno> {
     let poller = Poller::new()?;
     let weak = Arc::downgrade(process);
     io::thread::spawn_quiet("softrdma", move || {
         Thread {
             process: weak,
+            lane,
+            attendant,
             armed: Armed::new(poller),
             glance_ns: GLANCE_MIN_NS,
             took_over: Instant::from_nanos(0),
@@ -67,6 +76,9 @@ pub fn start(process: &Arc<Process>) -> Result<(), io::Errno> {
 
 struct Thread {
     process: Weak<Process>,
+    /// Which one it serves, from the time on when there is one.
+    lane: usize,
+    attendant: Arc<Attendant>,
     armed: Armed,
     glance_ns: u64,
     /// When it last found work that the program had left.
@@ -90,9 +102,11 @@ impl Thread {
                 return;
             }
             let wakes_at = io::clock::now_ns().saturating_add(timeout_ns);
-            process.wakes_at_ns.store(wakes_at, Ordering::SeqCst);
-            process.is_watching.store(is_blocking, Ordering::SeqCst);
-            let core = process.core();
+            self.attendant.wakes_at_ns.store(wakes_at, Ordering::SeqCst);
+            self.attendant
+                .is_watching
+                .store(is_blocking, Ordering::SeqCst);
+            let core = self.core(&process);
             if let Some(core) = core {
                 core.shard.hold.set_tended(!is_blocking);
             }
@@ -100,7 +114,7 @@ impl Thread {
             let is_missed = if is_blocking {
                 core.is_some_and(|core| has_work_due(core, wakes_at))
             } else {
-                process.watched.load(Ordering::SeqCst) > 0
+                self.attendant.watched.load(Ordering::SeqCst) > 0
             };
             if is_missed {
                 continue;
@@ -112,12 +126,12 @@ impl Thread {
             let Some(process) = self.process.upgrade() else {
                 return;
             };
-            process.wakes_at_ns.store(0, Ordering::Relaxed);
+            self.attendant.wakes_at_ns.store(0, Ordering::Relaxed);
             for ready in events.iter() {
                 match ready.token {
                     BROKER => Self::hear_broker(&process),
                     WAKE => {
-                        process.wake.drain();
+                        self.attendant.wake.drain();
                     }
                     _ => {}
                 }
@@ -125,12 +139,16 @@ impl Thread {
         }
     }
 
+    fn core<'a>(&self, process: &'a Process) -> Option<&'a Core<UdpNetwork>> {
+        process.lanes.get(self.lane).map(|lane| &lane.core)
+    }
+
     /// Serves if it is our turn, and says how to wait.
     fn round(&mut self, process: &Process) -> Sleep {
-        let Some(core) = process.core() else {
+        let Some(core) = self.core(process) else {
             return Sleep::Until(IDLE_NS);
         };
-        let is_watched = process.watched.load(Ordering::SeqCst) > 0;
+        let is_watched = self.attendant.watched.load(Ordering::SeqCst) > 0;
         let mut last_packet = None;
         let mut last_look = core.now();
         loop {
@@ -194,9 +212,11 @@ impl Thread {
 
     /// Arms what the coming sleep listens to: the sockets only when it is our turn to serve.
     fn arm(&mut self, process: &Process, with_sockets: bool) -> Result<(), io::Errno> {
-        self.armed.arm(process.broker.as_fd(), BROKER)?;
-        self.armed.arm(process.wake.as_fd(), WAKE)?;
-        let Some(core) = process.core() else {
+        if self.lane == 0 {
+            self.armed.arm(process.broker.as_fd(), BROKER)?;
+        }
+        self.armed.arm(self.attendant.wake.as_fd(), WAKE)?;
+        let Some(core) = self.core(process) else {
             return Ok(());
         };
         if self.armed.has(RECEIVE) == with_sockets && self.armed.has(STEER) == with_sockets {

@@ -131,14 +131,8 @@ impl Drop for MemoryRegion {
             // the parent's region: its table's lock may be held for ever in this child
             return;
         }
-        match process.core() {
-            Some(core) => {
-                let _ = core.deregister(self.key);
-            }
-            None => {
-                let _ = process.memory.deregister(self.key);
-            }
-        }
+        // it was registered, so it is there
+        let _ = process.deregister(self.key);
     }
 }
 

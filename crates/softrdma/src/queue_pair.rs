@@ -14,6 +14,7 @@ use crate::core::{Core, QueuePairSpec};
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
 use crate::front::Front;
+use crate::lane::Place;
 use crate::network::UdpNetwork;
 use crate::process::{Process, random};
 use crate::protection_domain::{PdInner, ProtectionDomain};
@@ -114,6 +115,7 @@ impl Default for RcOptions {
 /// A reliable connection.
 pub struct QueuePair {
     pd: Arc<PdInner>,
+    place: Place,
     front: Arc<Front>,
     first_psn: Psn,
     /// What `modify` was given last, for `query`.
@@ -130,11 +132,16 @@ impl QueuePair {
             }
         }
         let capabilities = granted(&options.capabilities)?;
-        let core = process.core_or_make()?;
-        let front = core.create_queue_pair(QueuePairSpec {
+        let (send_cq, receive_cq) = (options.send_cq.queue(), options.receive_cq.queue());
+        let place = process.place([&send_cq, &receive_cq])?;
+        for cq in [options.send_cq, options.receive_cq] {
+            // it may have been armed before it had a lane
+            cq.watch_if_armed();
+        }
+        let front = place.core.create_queue_pair(QueuePairSpec {
             pd: pd.0.id,
-            send_cq: options.send_cq.queue(),
-            receive_cq: options.receive_cq.queue(),
+            send_cq,
+            receive_cq,
             capabilities,
             signal_all: options.signal_all,
             events: Arc::clone(&pd.0.context.events),
@@ -142,6 +149,7 @@ impl QueuePair {
         let first_psn = Psn::truncated(random());
         Ok(Self {
             pd: Arc::clone(&pd.0),
+            place,
             front,
             first_psn,
             address: Mutex::default(),
@@ -152,8 +160,8 @@ impl QueuePair {
         &self.pd.context.process
     }
 
-    fn core(&self) -> Result<&Core<UdpNetwork>> {
-        self.process().core().ok_or(Error::DeviceFatal)
+    fn core(&self) -> &Core<UdpNetwork> {
+        &self.place.core
     }
 
     /// Its number.
@@ -267,7 +275,7 @@ impl QueuePair {
         mask: AttributeMask,
     ) -> Result<()> {
         self.process().check()?;
-        let core = self.core()?;
+        let core = self.core();
         let mut attributes = *attributes;
         let active = self.pd.context.link().active_mtu;
         if mask.contains(AttributeMask::PATH_MTU) && attributes.path_mtu > active {
@@ -298,7 +306,7 @@ impl QueuePair {
         if matches!(self.process().check(), Err(Error::Forked)) {
             return Err(Error::Forked);
         }
-        let view = self.core()?.query(&self.front).ok_or(Error::DeviceFatal)?;
+        let view = self.core().query(&self.front).ok_or(Error::DeviceFatal)?;
         Ok((
             view,
             *self.address.lock().unwrap_or_else(PoisonError::into_inner),
@@ -321,7 +329,7 @@ impl QueuePair {
     /// [`Error::Post`]; nothing was queued.
     pub fn queue_send(&self, request: &SendRequest<'_>) -> Result<()> {
         self.check_not_forked()?;
-        self.core()?.queue_send(&self.front, request)
+        self.core().queue_send(&self.front, request)
     }
 
     /// Queues all send work requests of a list in order, or none of them;
@@ -331,7 +339,7 @@ impl QueuePair {
     /// As for the first that [`Self::queue_send`] would refuse; nothing was queued.
     pub fn queue_sends(&self, list: &SendList) -> Result<()> {
         self.check_not_forked()?;
-        self.core()?.queue_sends(&self.front, list)
+        self.core().queue_sends(&self.front, list)
     }
 
     /// Whether the queue pair belongs to this process: a child of `fork` must not touch what other
@@ -348,10 +356,8 @@ impl QueuePair {
 
     /// Transmits what was queued.
     pub fn flush_sends(&self) {
-        if let Some(core) = self.process().core() {
-            let deadline = core.kick(&self.front);
-            self.process().wake_before(deadline);
-        }
+        let deadline = self.core().kick(&self.front);
+        self.place.attendant.wake_before(deadline);
     }
 
     /// Posts one receive work request.
@@ -360,7 +366,7 @@ impl QueuePair {
     /// [`Error::ReceiveQueueFull`], [`Error::Post`].
     pub fn post_receive(&self, id: u64, sges: &[Sge]) -> Result<()> {
         self.check_not_forked()?;
-        self.core()?.post_receive(
+        self.core().post_receive(
             &self.front,
             ReceiveWqe {
                 id,
@@ -391,9 +397,7 @@ impl Drop for QueuePair {
         if matches!(self.process().check(), Err(Error::Forked)) {
             return;
         }
-        if let Some(core) = self.process().core() {
-            core.destroy_queue_pair(&self.front);
-        }
+        self.core().destroy_queue_pair(&self.front);
     }
 }
 

@@ -1,17 +1,19 @@
-//! Many at once: pairs, processes, queue pairs.
+//! Many at once: pairs, processes, threads, queue pairs.
 
 use anyhow::{Context, Result, ensure};
 
 use super::perftest::PerfTest;
 use super::scenes::Scene;
+use super::succeeded;
 use super::world::World;
 use crate::process::Running;
 
 /// Those that run once, as root on `lo`.
-pub const SCENES: [Scene; 4] = [
+pub const SCENES: [Scene; 5] = [
     ("eight-pairs", eight_pairs),
     ("ring-of-250", ring),
     ("slots-taken", slots_taken),
+    ("threads", threads),
     ("60000-queue-pairs", many_queue_pairs),
 ];
 
@@ -74,6 +76,28 @@ fn slots_taken(world: &World) -> Result<()> {
         );
     }
     ring.kill()
+}
+
+/// Threads with queue pairs of their own: two of them, more than there are processors, and under
+/// faults.
+fn threads(world: &World) -> Result<()> {
+    const FAULTS: &str = "loss=1%,reorder=2%,seed=7";
+    let runs = [
+        ("", ["-n", "2", "-r", "300"].as_slice()),
+        ("", &["-n", "10", "-r", "100"]),
+        (FAULTS, &["-n", "4", "-r", "50", "-l"]),
+    ];
+    for (faults, options) in runs {
+        let program = ["/run/verbs_threads", "-d", world.server.device];
+        let variables = [("SOFTRDMA_FAULTS", faults)];
+        let ended = world
+            .server
+            .start(&[&program, options].concat(), &variables)?
+            .wait()?;
+        print!("{}", ended.output);
+        succeeded("verbs_threads", &ended)?;
+    }
+    Ok(())
 }
 
 /// As many as fit into the numbers of one slot, but for some.

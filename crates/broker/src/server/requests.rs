@@ -213,16 +213,30 @@ impl Server {
     fn call(&mut self, owner: Owner, call: Call) {
         let Call { id, request } = call;
         if request == Request::LeaseSlot {
-            let until = Instant::now() + LEASE_WAIT;
-            self.waiting.push_back(Waiting {
-                owner,
-                call: id,
-                until,
-            });
-            return self.serve_waiting(Instant::now());
+            return self.lease(owner, id);
         }
         let result = self.execute(owner, request);
         self.answer(owner, id, result);
+    }
+
+    /// A first slot is waited for. One more, which only makes a program faster, is there or is not,
+    /// and leaves enough for others.
+    fn lease(&mut self, owner: Owner, call: u64) {
+        let now = Instant::now();
+        self.settle_slots(now);
+        let holds = self.slots.of(owner).len();
+        if holds > 0 && !self.slots.has_plenty() {
+            let refusal = Refusal::NoSlotToSpare {
+                holds: u8::try_from(holds).unwrap_or(u8::MAX),
+            };
+            return self.answer(owner, call, Err(refusal));
+        }
+        self.waiting.push_back(Waiting {
+            owner,
+            call,
+            until: now + LEASE_WAIT,
+        });
+        self.serve_waiting(now);
     }
 
     fn answer(&mut self, owner: Owner, id: u64, result: Result<Reply, Refusal>) {

@@ -59,6 +59,11 @@ impl Slots {
         Some(slot)
     }
 
+    /// Whether more than half of all are ready: only then somebody who has one gets another.
+    pub(super) fn has_plenty(&self) -> bool {
+        self.free.len() > (SLOT_COUNT - 1) / 2
+    }
+
     /// The slot that cools for the longest time, quiet or not: somebody who keeps sending to dead
     /// slots must not keep the living out. `None` if none has cooled for [`QUIET`].
     pub(super) fn lease_unquiet(&mut self, owner: Owner, now: Instant) -> Option<u8> {
@@ -168,6 +173,23 @@ mod tests {
         let leased: Vec<u8> = std::iter::from_fn(|| slots.lease(1, now)).collect();
         assert_eq!(leased, (1..=255).collect::<Vec<u8>>());
         assert_eq!(slots.leased().count(), 255);
+    }
+
+    #[test]
+    fn there_are_plenty_while_over_half_are_ready() {
+        let mut slots = Slots::new();
+        let start = Instant::now();
+        for _ in 0..127 {
+            assert!(slots.has_plenty());
+            slots.lease(1, start);
+        }
+        assert!(slots.has_plenty(), "128 of 255");
+        slots.lease(1, start);
+        assert!(!slots.has_plenty());
+        slots.release(1, 1, start);
+        assert!(!slots.has_plenty(), "it waits for quiet");
+        slots.settle(start + QUIET);
+        assert!(slots.has_plenty());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::support::{Running, eventually, free_port, receive, send_to_slot};
 use io::fdpass::DatagramSocket;
 use rustix::net::sockopt::socket_recv_buffer_size;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use softrdma_broker::{CallError, Refusal};
+use softrdma_broker::{CallError, Client, Refusal};
 
 #[test]
 fn packets_follow_the_slot_in_their_destination() {
@@ -49,14 +49,16 @@ fn a_steering_socket_takes_what_others_pass_on() {
 #[test]
 fn a_released_slot_is_drained_and_reused_oldest_first() {
     let running = Running::start();
-    let client = running.client();
-    let mut leases: Vec<_> = (0..255)
-        .map(|_| client.lease_slot().expect("free"))
+    let clients: Vec<Client> = (0..255).map(|_| running.client()).collect();
+    let mut leases: Vec<_> = clients
+        .iter()
+        .map(|client| client.lease_slot().expect("free"))
         .collect();
     let slots: Vec<u8> = leases.iter().map(|lease| lease.slot).collect();
     assert_eq!(slots, (1..=255).collect::<Vec<u8>>());
 
-    let refused = client.lease_slot().expect_err("all are taken");
+    let (another, one_more) = (running.client(), running.client());
+    let refused = another.lease_slot().expect_err("all are taken");
     let CallError::Refused(Refusal::SlotsExhausted { holders }) = &refused else {
         panic!("{refused}");
     };
@@ -71,13 +73,51 @@ fn a_released_slot_is_drained_and_reused_oldest_first() {
     send_to_slot(running.port, 200, b"old");
     for slot in [200, 7] {
         leases.retain(|lease| lease.slot != slot);
-        client.release_slot(slot).expect("it is mine");
+        let holder = &clients[usize::from(slot) - 1];
+        holder.release_slot(slot).expect("it is theirs");
     }
-    let first = client.lease_slot().expect("after a quiet second");
-    let second = client.lease_slot().expect("after a quiet second");
+    let first = another.lease_slot().expect("after a quiet second");
+    let second = one_more.lease_slot().expect("after a quiet second");
     assert_eq!((first.slot, second.slot), (200, 7));
     send_to_slot(running.port, 200, b"new");
     assert_eq!(receive(&first.receive), b"new");
+}
+
+#[test]
+fn whoever_has_a_slot_gets_more_while_over_half_are_free() {
+    let running = Running::start();
+    let (greedy, modest) = (running.client(), running.client());
+    let mut leases: Vec<_> = (0..128)
+        .map(|_| greedy.lease_slot().expect("over half are free"))
+        .collect();
+    let refused = greedy.lease_slot().expect_err("127 of 255 are free");
+    assert!(
+        matches!(
+            refused,
+            CallError::Refused(Refusal::NoSlotToSpare { holds: 128 })
+        ),
+        "{refused}"
+    );
+    assert_eq!(refused.errno(), libc::EBUSY);
+    let first = modest.lease_slot().expect("a first one");
+    let holders = modest.slot_holders().expect("it runs");
+    assert_eq!(holders.len(), 129);
+    modest
+        .lease_slot()
+        .expect_err("a second one, while others have so many");
+
+    leases.truncate(100);
+    for slot in 101..=128 {
+        greedy.release_slot(slot).expect("it is mine");
+    }
+    eventually("enough slots were quiet for a second", || {
+        modest.lease_slot().is_ok()
+    });
+    drop(greedy);
+    eventually("all slots of the greedy are given back", || {
+        modest.slot_holders().expect("it runs").len() == 2
+    });
+    drop((leases, first));
 }
 
 #[test]
