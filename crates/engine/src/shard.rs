@@ -20,7 +20,7 @@ use crate::qp::{
 };
 use crate::rc::ledger::Charge;
 use crate::rc::window::{DestinationIndex, Destinations, WindowConfig};
-use crate::rc::{self, Pause, Rc, Timer};
+use crate::rc::{self, Pause, Rc, Timer, Turn};
 use crate::shard::paths::Paths;
 use crate::shard::places::{Places, QueuePair};
 use crate::shard::timers::{Armed, Entry, Timers};
@@ -344,15 +344,9 @@ impl<H: Host> Shard<H> {
                 .deadline(entry.timer)
                 .is_some_and(|deadline| deadline <= now);
             if is_due {
-                qp.with_turn(
-                    &mut self.destinations,
-                    &self.credit,
-                    now,
-                    memory,
-                    |rc, turn| {
-                        rc.handle_timer(turn, entry.timer);
-                    },
-                );
+                self.with_turn(entry.qp, now, memory, |rc, turn| {
+                    rc.handle_timer(turn, entry.timer);
+                });
             }
             self.after(entry.qp);
         }
@@ -455,17 +449,22 @@ impl<H: Host> Shard<H> {
 
     /// A packet of the last burst could not be gathered: its memory is gone.
     pub fn transmit_failed(&mut self, now: Instant, origin: Origin, memory: &H::Memory) {
-        if let Some(qp) = self.places.get_mut(origin.qp) {
-            qp.with_turn(
-                &mut self.destinations,
-                &self.credit,
-                now,
-                memory,
-                |rc, turn| {
-                    rc.transmit_failed(turn, origin);
-                },
-            );
-            self.after(origin.qp);
+        self.with_turn(origin.qp, now, memory, |rc, turn| {
+            rc.transmit_failed(turn, origin);
+        });
+        self.after(origin.qp);
+    }
+
+    /// Calls `f` with a queue pair and what it works on, if it is there.
+    fn with_turn(
+        &mut self,
+        index: QpIndex,
+        now: Instant,
+        memory: &H::Memory,
+        f: impl FnOnce(&mut Rc, &mut Turn<'_, H>),
+    ) {
+        if let Some(qp) = self.places.get_mut(index) {
+            qp.with_turn(&mut self.destinations, &self.credit, now, memory, f);
         }
     }
 

@@ -63,18 +63,7 @@ impl<H: Host> Shard<H> {
     }
 
     fn fail(&mut self, now: Instant, index: QpIndex, memory: &H::Memory) {
-        let Some(qp) = self.places.get_mut(index) else {
-            return;
-        };
-        qp.with_turn(
-            &mut self.destinations,
-            &self.credit,
-            now,
-            memory,
-            |rc, turn| {
-                rc.fail(turn, Cause::Modify);
-            },
-        );
+        self.with_turn(index, now, memory, |rc, turn| rc.fail(turn, Cause::Modify));
     }
 
     fn enter(&mut self, index: QpIndex, from: State, to: State, mask: AttributeMask) {
