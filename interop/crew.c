@@ -57,6 +57,22 @@ bool check_all(const char *what, const uint8_t *bytes, uint32_t length, uint8_t 
 	return true;
 }
 
+uint8_t *guarded(size_t size)
+{
+	uint8_t *whole = aligned_alloc(4096, (size + 2 * CANARY + 4095) / 4096 * 4096);
+
+	if (!whole)
+		quit("no memory");
+	memset(whole, UNTOUCHED, size + 2 * CANARY);
+	return whole + CANARY;
+}
+
+bool check_guards(const char *what, const uint8_t *memory, size_t size)
+{
+	return check_all(what, memory - CANARY, CANARY, UNTOUCHED) &&
+	       check_all(what, memory + size, CANARY, UNTOUCHED);
+}
+
 double seconds(void)
 {
 	struct timespec now;

@@ -20,6 +20,8 @@ enum {
 	READS = 4, /* outstanding at once */
 	ALL_ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 		     IBV_ACCESS_REMOTE_ATOMIC,
+	CANARY = 8192,    /* bytes before and after guarded memory */
+	UNTOUCHED = 0xa5, /* what is in them */
 };
 
 /* What a peer must know of a queue pair and a region. */
@@ -61,6 +63,11 @@ void fill(uint8_t *bytes, uint32_t length, uint32_t number);
 bool check(const char *what, const uint8_t *bytes, uint32_t length, uint32_t number);
 /* Whether every byte is VALUE; says where not. */
 bool check_all(const char *what, const uint8_t *bytes, uint32_t length, uint8_t value);
+
+/* Memory of UNTOUCHED bytes with canaries on both sides. */
+uint8_t *guarded(size_t size);
+/* Whether the canaries are as they were; says where not. */
+bool check_guards(const char *what, const uint8_t *memory, size_t size);
 
 /* Opens the device of this name. */
 struct device open_device(const char *name, int gid_index);

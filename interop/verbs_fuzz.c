@@ -33,9 +33,7 @@ enum {
 	SLOT = 24000,      /* bytes of a message at most */
 	AREA = 65536,      /* what a queue pair may write at the other end; atomics in its first words */
 	WORDS = 64,        /* bytes of these */
-	CANARY = 8192,
 	FORBIDDEN = 16384, /* registered, but not for others */
-	UNTOUCHED = 0xa5,
 	GUARD_SECONDS = 60,
 	SGES = 4,
 	INLINE = 128,
@@ -150,22 +148,10 @@ static void dump(void)
 
 /* --- memory -------------------------------------------------------------------------------- */
 
-static uint8_t *guarded(size_t size)
-{
-	uint8_t *whole = aligned_alloc(4096, (size + 2 * CANARY + 4095) / 4096 * 4096);
-
-	if (!whole)
-		quit("no memory");
-	memset(whole, UNTOUCHED, size + 2 * CANARY);
-	return whole + CANARY;
-}
-
 static void check_memory(void)
 {
-	if (!check_all("before areas", areas - CANARY, CANARY, UNTOUCHED) ||
-	    !check_all("after areas", areas + QPS * AREA, CANARY, UNTOUCHED) ||
-	    !check_all("before slots", slots - CANARY, CANARY, UNTOUCHED) ||
-	    !check_all("after slots", slots + SLOTS, CANARY, UNTOUCHED) ||
+	if (!check_guards("around areas", areas, QPS * AREA) ||
+	    !check_guards("around slots", slots, SLOTS) ||
 	    !check_all("forbidden", forbidden - CANARY, FORBIDDEN + 2 * CANARY, UNTOUCHED))
 		FINDING("memory changed that nobody was granted");
 }

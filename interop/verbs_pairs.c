@@ -25,8 +25,6 @@ enum {
 	BLOCK = 40000,     /* bytes of a message */
 	RECEIVES = 4,      /* posted */
 	DEPTH = 16,        /* of every queue */
-	CANARY = 8192,     /* bytes before and after what is registered */
-	UNTOUCHED = 0xa5,
 	TIMEOUT = 15,      /* 131 ms */
 	GUARD_SECONDS = 60, /* for anything that is waited for */
 	SETTLED = 2,       /* seconds after which a worker has all memory that it needs */
@@ -59,23 +57,6 @@ static struct shared {
 static const char *name;
 static int gid_index = 1, workers = 2, cycles;
 static bool bait;
-
-/* Memory with canaries on both sides. */
-static uint8_t *guarded(size_t size)
-{
-	uint8_t *whole = aligned_alloc(4096, (size + 2 * CANARY + 4095) / 4096 * 4096);
-
-	if (!whole)
-		quit("no memory");
-	memset(whole, UNTOUCHED, size + 2 * CANARY);
-	return whole + CANARY;
-}
-
-static bool check_guards(const char *what, const uint8_t *memory, size_t size)
-{
-	return check_all(what, memory - CANARY, CANARY, UNTOUCHED) &&
-	       check_all(what, memory + size, CANARY, UNTOUCHED);
-}
 
 static void wrong(int self, const char *what)
 {

@@ -25,7 +25,7 @@ enum {
 	POSTED = 200, /* by each thread that shares a CQ */
 	VICTIMS = 40, /* regions that are taken away while written */
 	VICTIM = 1 << 20,
-	CANARY = 0x5a,
+	STAMP = 0x5a,
 	MESSAGE = 65536, /* of the measurement */
 	AREA = 8 * MESSAGE,
 };
@@ -371,10 +371,10 @@ static void take_memory_away(void)
 		usleep(turn * 50);
 		if (ibv_dereg_mr(victim.mr))
 			quit("ibv_dereg_mr");
-		memset(victim.memory, CANARY, VICTIM);
+		memset(victim.memory, STAMP, VICTIM);
 		while (!(atomic_load(&victim.epoch) & 1))
 			sched_yield();
-		if (!check_all("after ibv_dereg_mr", victim.memory, VICTIM, CANARY))
+		if (!check_all("after ibv_dereg_mr", victim.memory, VICTIM, STAMP))
 			quit("memory with key %#x was written after it was taken away", rkey);
 		pthread_barrier_wait(&turns);
 	}

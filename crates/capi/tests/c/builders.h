@@ -9,15 +9,12 @@
 #include <string.h>
 #include <time.h>
 
-#include <infiniband/verbs.h>
+#include "first_device.h"
 
-#define PORT 1
 #define DEPTH 63 /* sizes of queues are 2^n - 1 */
 #define SIZE 4096
 #define GUARD 30 /* seconds until something counts as hung */
 
-static const int RW = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
-		      IBV_ACCESS_REMOTE_ATOMIC;
 static const uint64_t ALL = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
 			    IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
 			    IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
@@ -37,12 +34,6 @@ static struct ibv_mr *mr, *other_mr;
 static char memory[SIZE] __attribute__((aligned(8)));
 static char other_memory[SIZE] __attribute__((aligned(8)));
 static int failures;
-
-static inline void die(const char *what)
-{
-	perror(what);
-	exit(2);
-}
 
 static inline void must(const char *what, bool is_true)
 {
@@ -198,14 +189,7 @@ static inline uint64_t remote(uint32_t offset)
 
 static inline void begin(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	if (!list || !list[0])
-		die("no device");
-	context = ibv_open_device(list[0]);
-	ibv_free_device_list(list);
-	if (!context)
-		die("ibv_open_device");
+	context = open_first_device();
 	pd = ibv_alloc_pd(context);
 	mr = pd ? ibv_reg_mr(pd, memory, SIZE, RW) : NULL;
 	other_mr = pd ? ibv_reg_mr(pd, other_memory, SIZE, RW) : NULL;

@@ -14,19 +14,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <infiniband/verbs.h>
+#include "first_device.h"
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_comp_channel *channel;
 static struct ibv_cq *cq;
 static int failures;
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(2);
-}
 
 static void must(const char *what, bool is_true)
 {
@@ -250,17 +244,12 @@ static void async_events(void)
 
 int main(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	if (!list || !list[0])
-		die("no device");
-	context = ibv_open_device(list[0]);
-	ibv_free_device_list(list);
-	pd = context ? ibv_alloc_pd(context) : NULL;
-	channel = context ? ibv_create_comp_channel(context) : NULL;
+	context = open_first_device();
+	pd = ibv_alloc_pd(context);
+	channel = ibv_create_comp_channel(context);
 	cq = channel ? ibv_create_cq(context, 16, &failures, channel, 0) : NULL;
 	if (!pd || !cq)
-		die("context, PD, channel or CQ");
+		die("PD, channel or CQ");
 
 	non_blocking("ibv_get_cq_event", channel->fd, get_cq_event);
 	non_blocking("ibv_get_async_event", context->async_fd, get_async_event);

@@ -10,9 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <infiniband/verbs.h>
+#include "first_device.h"
 
-#define PORT 1
 #define DEPTH 3 /* sizes of queues are 2^n - 1 */
 
 /* The objects that rows use; rows leave them as they were. */
@@ -25,15 +24,6 @@ static struct ibv_qp *reset, *init, *ready, *ready_lists;
 static char *page, *read_only, *unmapped;
 static long page_size;
 static int failures;
-
-static const int RW = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE |
-		      IBV_ACCESS_REMOTE_ATOMIC;
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(2);
-}
 
 /* The three ways of saying failure, as one number: 0 is success. */
 static int of_pointer(const void *pointer)
@@ -503,14 +493,7 @@ static void unsupported(void)
 
 int main(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	if (!list || !list[0])
-		die("no device");
-	context = ibv_open_device(list[0]);
-	ibv_free_device_list(list);
-	if (!context)
-		die("ibv_open_device");
+	context = open_first_device();
 	page_size = sysconf(_SC_PAGESIZE);
 	page = mmap(NULL, page_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	read_only = mmap(NULL, 2 * page_size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
