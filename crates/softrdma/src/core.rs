@@ -173,9 +173,11 @@ impl<N: Network> Core<N> {
         self.shard.lock().engine.query_qp(front.index())
     }
 
-    /// Takes a queue pair away; what was posted vanishes without completions.
+    /// Takes a queue pair away. What was posted is sent as far as it may leave now, and vanishes
+    /// without completions.
     pub fn destroy_queue_pair(&self, front: &Front) {
         let mut inner = self.shard.lock();
+        // what was posted just before may still wait for company
         inner.hand_over(front);
         inner.transmit(self.now(), &self.memory);
         for _ in 0..FAREWELLS {
@@ -204,7 +206,7 @@ impl<N: Network> Core<N> {
     pub fn queue_send(&self, front: &Front, request: &SendRequest<'_>) -> Result<()> {
         front.check_send(request)?;
         front.reserve_sends(1, || self.shard.lock().settle(front))?;
-        self.place(front, [*request].into_iter());
+        self.place(front, std::iter::once(*request));
         Ok(())
     }
 

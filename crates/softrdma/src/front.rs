@@ -13,7 +13,8 @@ use crate::completion_queue::CompletionQueueUse;
 use crate::error::{Error, Result};
 use crate::event_queue::{EventKind, EventQueue};
 use crate::receive_queue::ReceiveQueue;
-use crate::ring::{PostedSend, SendRing};
+use crate::ring::SendRing;
+use crate::send_list::SendList;
 use crate::shard::DeviceHost;
 
 /// See the module.
@@ -161,15 +162,12 @@ impl Front {
 
     /// Gives what was posted to the engine, in order. Within the shard's lock; `scratch` is kept
     /// for its memory.
-    pub(crate) fn hand_over(
-        &self,
-        engine: &mut engine::Shard<DeviceHost>,
-        scratch: &mut Vec<PostedSend>,
-    ) {
+    pub(crate) fn hand_over(&self, engine: &mut engine::Shard<DeviceHost>, scratch: &mut SendList) {
         self.sends.drain(scratch);
-        for posted in scratch.drain(..) {
-            self.post(engine, &posted.request());
+        for request in scratch.requests() {
+            self.post(engine, &request);
         }
+        scratch.clear();
     }
 
     /// Gives one send, which was checked and for which there is room, to the engine.

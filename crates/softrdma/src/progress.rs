@@ -97,7 +97,7 @@ impl Thread {
             }
             let sleep = self.round(&process);
             let is_blocking = matches!(sleep, Sleep::Until(_));
-            let (Sleep::For(timeout_ns) | Sleep::Until(timeout_ns)) = sleep;
+            let timeout_ns = sleep.nanoseconds();
             if self.arm(&process, is_blocking).is_err() {
                 return;
             }
@@ -111,10 +111,10 @@ impl Thread {
                 core.shard.hold.set_tended(!is_blocking);
             }
             // who came between the look and the stores relied on what they replaced: look again
-            let is_missed = if is_blocking {
-                core.is_some_and(|core| has_work_due(core, wakes_at))
-            } else {
-                self.attendant.watched.load(Ordering::SeqCst) > 0
+            let is_missed = match sleep {
+                Sleep::Until(_) => core.is_some_and(|core| has_work_due(core, wakes_at)),
+                Sleep::Glance(_) => self.attendant.watched.load(Ordering::SeqCst) > 0,
+                Sleep::Briefly(_) => false,
             };
             if is_missed {
                 continue;
@@ -155,7 +155,7 @@ impl Thread {
             let now = core.now();
             let silence = nanoseconds(now.since(core.shard.last_poll()));
             if silence < SERVICE_BOUND_NS && !is_watched {
-                return Sleep::For(self.next_glance(now));
+                return Sleep::Glance(self.next_glance(now));
             }
             let is_behind = silence < RETURN_NS && !is_watched;
             let server = if is_behind {
@@ -164,7 +164,7 @@ impl Thread {
                 Server::Anybody
             };
             let Some(served) = core.serve(server) else {
-                return Sleep::For(CONTENDED_NS);
+                return Sleep::Briefly(CONTENDED_NS);
             };
             if served.packets > 0 {
                 // the section itself may have been long
@@ -172,7 +172,7 @@ impl Thread {
                 last_packet = Some(last_look);
                 (self.took_over, self.glance_ns) = (last_look, GLANCE_MIN_NS);
                 if core.shard.hold.owes() {
-                    return Sleep::For(COMPANY_NS);
+                    return Sleep::Briefly(COMPANY_NS);
                 }
                 continue;
             }
@@ -196,8 +196,9 @@ impl Thread {
         } else {
             GLANCE_MAX_NS
         };
-        self.glance_ns = (self.glance_ns * 2).min(bound);
-        self.glance_ns
+        let glance_ns = self.glance_ns.min(bound);
+        self.glance_ns = glance_ns * 2;
+        glance_ns
     }
 
     /// Whether to look at the socket again without sleeping.
@@ -271,9 +272,21 @@ fn nanoseconds(duration: std::time::Duration) -> u64 {
 /// How the thread waits, for so many nanoseconds at most.
 enum Sleep {
     /// The program serves itself: listening to broker and wakes.
-    For(u64),
+    Glance(u64),
+    /// Something is left for a moment: the same, whoever waits for an event meanwhile.
+    Briefly(u64),
     /// It is our turn: listening to the sockets too.
     Until(u64),
+}
+
+impl Sleep {
+    fn nanoseconds(&self) -> u64 {
+        match *self {
+            Self::Glance(nanoseconds) | Self::Briefly(nanoseconds) | Self::Until(nanoseconds) => {
+                nanoseconds
+            }
+        }
+    }
 }
 
 /// The descriptors of the thread, and which of them are armed: arming is a system call.

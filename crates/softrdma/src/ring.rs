@@ -8,9 +8,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use engine::Sge;
-use engine::qp::{Operation, Payload, SendFlags, SendRequest};
-use smallvec::SmallVec;
+use engine::qp::SendRequest;
+
+use crate::send_list::SendList;
 
 /// The queue holds as many work requests as the program was told it would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,55 +23,10 @@ pub const fn capacity_for(size: u32) -> u32 {
     size.saturating_add(1).next_power_of_two() - 1
 }
 
-/// A send work request that outlives the call that posted it. Its scatter/gather elements stay
-/// unresolved; inline data was copied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PostedSend {
-    id: u64,
-    operation: Operation,
-    flags: SendFlags,
-    payload: PostedPayload,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum PostedPayload {
-    Sges(SmallVec<[Sge; 2]>),
-    Inline(SmallVec<[u8; 32]>),
-}
-
-impl PostedSend {
-    /// As the engine takes it.
-    pub fn request(&self) -> SendRequest<'_> {
-        SendRequest {
-            id: self.id,
-            operation: self.operation,
-            flags: self.flags,
-            payload: match &self.payload {
-                PostedPayload::Sges(sges) => Payload::Sges(sges),
-                PostedPayload::Inline(bytes) => Payload::Inline(bytes),
-            },
-        }
-    }
-}
-
-impl From<&SendRequest<'_>> for PostedSend {
-    fn from(request: &SendRequest<'_>) -> Self {
-        Self {
-            id: request.id,
-            operation: request.operation,
-            flags: request.flags,
-            payload: match request.payload {
-                Payload::Sges(sges) => PostedPayload::Sges(SmallVec::from_slice(sges)),
-                Payload::Inline(bytes) => PostedPayload::Inline(SmallVec::from_slice(bytes)),
-            },
-        }
-    }
-}
-
 /// Many posters, one taker.
 #[derive(Debug)]
 pub struct SendRing {
-    posted: Mutex<Vec<PostedSend>>,
+    posted: Mutex<SendList>,
     /// Whether `posted` is not empty.
     has_posted: AtomicBool,
     /// Work requests that the program owns no place for: posted or in the engine.
@@ -114,12 +69,12 @@ impl SendRing {
     /// Appends a work request for which room was reserved.
     pub fn push(&self, request: &SendRequest<'_>) {
         let mut posted = self.lock();
-        posted.push(PostedSend::from(request));
+        posted.push(request);
         self.has_posted.store(true, Ordering::Release);
     }
 
     /// Moves all that was posted to `into`, in order. An empty `into` costs no copy.
-    pub fn drain(&self, into: &mut Vec<PostedSend>) {
+    pub fn drain(&self, into: &mut SendList) {
         if self.is_empty() {
             return;
         }
@@ -128,7 +83,8 @@ impl SendRing {
         if into.is_empty() {
             std::mem::swap(&mut *posted, into);
         } else {
-            into.append(&mut posted);
+            posted.requests().for_each(|request| into.push(&request));
+            posted.clear();
         }
     }
 
@@ -152,7 +108,7 @@ impl SendRing {
         !self.has_posted.load(Ordering::Acquire)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<PostedSend>> {
+    fn lock(&self) -> MutexGuard<'_, SendList> {
         // nothing between two consistent states can panic
         self.posted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,6 +117,9 @@ impl SendRing {
 #[cfg(test)]
 mod tests {
     use std::thread;
+
+    use engine::Sge;
+    use engine::qp::{Operation, Payload, SendFlags};
 
     use super::*;
 
@@ -173,8 +132,8 @@ mod tests {
         }
     }
 
-    fn ids(posted: &[PostedSend]) -> Vec<u64> {
-        posted.iter().map(|send| send.request().id).collect()
+    fn ids(posted: &SendList) -> Vec<u64> {
+        posted.requests().map(|request| request.id).collect()
     }
 
     #[test]
@@ -203,11 +162,16 @@ mod tests {
             key: wire::MemoryKey(3),
         }; 3];
         let inline: Vec<u8> = (0..100).collect();
+        let ring = SendRing::new(3);
+        let mut taken = SendList::default();
         for request in [
             send(7, Payload::Sges(&sges)),
             send(8, Payload::Inline(&inline)),
         ] {
-            assert_eq!(PostedSend::from(&request).request(), request);
+            ring.push(&request);
+            ring.drain(&mut taken);
+            assert!(taken.requests().eq([request]));
+            taken.clear();
         }
     }
 
@@ -219,7 +183,7 @@ mod tests {
             ring.push(&send(id, Payload::Sges(&[])));
         }
         assert_eq!(ring.reserve(1), Err(Full));
-        let mut taken = Vec::new();
+        let mut taken = SendList::default();
         ring.drain(&mut taken);
         assert_eq!(ids(&taken), [0, 1, 2]);
         assert_eq!(ring.reserve(1), Err(Full), "drained is not done");
@@ -240,7 +204,7 @@ mod tests {
     #[test]
     fn draining_appends() {
         let ring = SendRing::new(10);
-        let mut taken = Vec::new();
+        let mut taken = SendList::default();
         for id in 0..4 {
             ring.push(&send(id, Payload::Sges(&[])));
             if id % 2 == 1 {
@@ -254,7 +218,7 @@ mod tests {
     fn posters_keep_their_own_order() {
         const EACH: u64 = 2_000;
         let ring = SendRing::new(4 * EACH as u32);
-        let mut taken = Vec::new();
+        let mut taken = SendList::default();
         thread::scope(|scope| {
             for thread in 0..4 {
                 let ring = &ring;

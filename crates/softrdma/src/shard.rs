@@ -25,8 +25,8 @@ use crate::hold::Hold;
 use crate::memory::MemoryTable;
 use crate::network::{Network, RxBuffer};
 use crate::receive_queue::ReceiveQueue;
-use crate::ring::PostedSend;
 use crate::seal::Sealer;
+use crate::send_list::SendList;
 use crate::shard::arrive::Arrival;
 use crate::shard::transmit::OwnedRun;
 use crate::steer::Steering;
@@ -87,7 +87,7 @@ pub struct Inner<N> {
     /// Datagrams that the own receive buffer had no room for, as last seen.
     dropped_seen: u64,
     /// Kept for its memory.
-    posted: Vec<PostedSend>,
+    posted: SendList,
     /// Sections so far.
     sections: u32,
 }
@@ -117,7 +117,7 @@ impl<N: Network> Shard<N> {
                 without_gso: Vec::new(),
                 steering,
                 dropped_seen: 0,
-                posted: Vec::new(),
+                posted: SendList::default(),
                 sections: 0,
             }),
             pending: Mutex::new(Vec::new()),
@@ -264,9 +264,9 @@ impl<N: Network> Shard<N> {
         if !had_posts {
             return owed;
         }
-        let mut announced =
+        let announced =
             std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
-        for index in announced.drain(..) {
+        for index in announced {
             let Some(front) = inner.fronts.get(&index).cloned() else {
                 continue;
             };
