@@ -169,7 +169,7 @@ impl Burst {
         &mut self,
         path: PathIndex,
         origin: Origin,
-        mut header: HeaderRepr,
+        header: &mut HeaderRepr,
         inline: &[u8],
         spans: &[Span],
     ) {

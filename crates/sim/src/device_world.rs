@@ -321,17 +321,9 @@ impl Machine for Device {
         self.set_time(now);
         let nothing = WorkCompletion::success(0, engine::CompletionOpcode::Send, 0, Qpn::default());
         let mut completion = [nothing];
-        // as `Core::poll`, which would yield the real processor when virtual time stands still
-        self.core.shard.stamp_poll(now);
         for queue in [&self.send_cq, &self.receive_cq] {
-            if queue.poll(&mut completion) == 1 {
-                self.core.flush();
-                return Some(completion[0]);
-            }
-        }
-        for queue in [&self.send_cq, &self.receive_cq] {
-            self.core.serve(Server::Poller(queue));
-            if queue.poll(&mut completion) == 1 {
+            // nobody to wake, and nobody else to run
+            if self.core.poll(queue, &mut completion, || {}, || {}) == 1 {
                 return Some(completion[0]);
             }
         }

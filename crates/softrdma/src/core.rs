@@ -270,12 +270,14 @@ impl<N: Network> Core<N> {
     }
 
     /// Takes completions; looks for new ones if there are none. `wake` is called when the
-    /// background thread listens in vain.
+    /// background thread listens in vain, `step_aside` after so many polls without anything that
+    /// others should run.
     pub fn poll(
         &self,
         queue: &CompletionQueue,
         into: &mut [WorkCompletion],
         wake: impl FnOnce(),
+        step_aside: impl FnOnce(),
     ) -> usize {
         let count = queue.poll(into);
         let now = self.now();
@@ -284,7 +286,8 @@ impl<N: Network> Core<N> {
             wake();
         }
         if count > 0 || into.is_empty() {
-            if self.shard.has_pending() {
+            // acknowledgements that wait go with the answer, or with the poll that finds nothing
+            if self.shard.has_posts() {
                 self.shard.transmit_pending(now, &self.memory);
             }
             self.shard.idle_for(now, false);
@@ -294,7 +297,7 @@ impl<N: Network> Core<N> {
         let count = queue.poll(into);
         let is_idle = count == 0 && served.is_none_or(|served| served.packets == 0);
         if self.shard.idle_for(now, is_idle) > POLITE_AFTER_NS {
-            rustix::thread::sched_yield();
+            step_aside();
         }
         count
     }
@@ -322,3 +325,6 @@ impl<N: Network> Core<N> {
         drop(self.shard.lock());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -86,9 +86,9 @@ impl CompletionQueue {
             for lane in process.lanes.of(set) {
                 // once there are completions the other lanes only transmit
                 let room = if count == 0 { &mut *into } else { &mut [] };
-                count += lane
-                    .core
-                    .poll(&self.queue, room, || lane.attendant.wake.wake());
+                let wake = || lane.attendant.wake.wake();
+                let step_aside = rustix::thread::sched_yield;
+                count += lane.core.poll(&self.queue, room, wake, step_aside);
             }
         }
         count

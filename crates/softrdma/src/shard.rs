@@ -162,7 +162,7 @@ impl<N: Network> Shard<N> {
     /// otherwise.
     pub fn transmit_pending(&self, now: Instant, memory: &MemoryTable) -> Option<Instant> {
         let mut deadline = None;
-        while self.has_pending.load(Ordering::SeqCst) || self.hold.owes() {
+        while self.has_pending() {
             let mut inner = self.try_lock()?;
             self.take_pending(&mut inner);
             inner.transmit(now, memory);
@@ -172,9 +172,14 @@ impl<N: Network> Shard<N> {
         deadline
     }
 
-    /// Whether something waits to be transmitted.
+    /// Whether something that was posted waits to be transmitted.
+    pub fn has_posts(&self) -> bool {
+        self.has_pending.load(Ordering::SeqCst)
+    }
+
+    /// Whether anything does: what was posted, or what is owed.
     pub fn has_pending(&self) -> bool {
-        self.has_pending.load(Ordering::SeqCst) || self.hold.owes()
+        self.has_posts() || self.hold.owes()
     }
 
     /// One lock section: what was posted, what arrived, what is due, what must leave.
@@ -192,7 +197,7 @@ impl<N: Network> Shard<N> {
         };
         drop(inner);
         // somebody may have posted while the lock was held and gone away
-        if self.has_pending.load(Ordering::SeqCst)
+        if self.has_posts()
             && let Some(deadline) = self.transmit_pending(now, memory)
         {
             served.deadline = Some(deadline);

@@ -39,7 +39,7 @@ pub struct SendWqe {
     /// Bytes of payload or of the result, at most [`MESSAGE_MAX`].
     pub length: u32,
     /// Where they are; empty if inline.
-    pub sges: SmallVec<[Sge; 4]>,
+    pub sges: SmallVec<[Sge; 2]>,
     /// The payload itself, of an inline work request.
     pub inline: Vec<u8>,
     /// Position of its first packet; says nothing before it is started.
@@ -152,7 +152,7 @@ impl SendQueue {
         if self.len() >= self.capacity {
             return Err(PostError::QueueFull);
         }
-        let place = (self.end.0 % self.capacity) as usize;
+        let place = self.place(self.end);
         if place == self.places.len() {
             self.places.push(SendWqe {
                 id: 0,
@@ -181,6 +181,11 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Where it is in the ring, which has a power of two of places.
+    fn place(&self, number: WqeNumber) -> usize {
+        (number.0 & (self.capacity.next_power_of_two() - 1)) as usize
+    }
+
     /// How many work requests are not complete.
     pub fn len(&self) -> u64 {
         self.end.0 - self.head.0
@@ -206,7 +211,7 @@ impl SendQueue {
         if number < self.head || number >= self.end {
             return None;
         }
-        self.places.get((number.0 % self.capacity) as usize)
+        self.places.get(self.place(number))
     }
 
     /// The same, to start it.
@@ -214,7 +219,8 @@ impl SendQueue {
         if number < self.head || number >= self.end {
             return None;
         }
-        self.places.get_mut((number.0 % self.capacity) as usize)
+        let place = self.place(number);
+        self.places.get_mut(place)
     }
 
     /// Takes the oldest off the ring; the place is free once the reference is gone.
@@ -222,7 +228,7 @@ impl SendQueue {
         if self.is_empty() {
             return None;
         }
-        let place = (self.head.0 % self.capacity) as usize;
+        let place = self.place(self.head);
         self.head = self.head.next();
         self.places.get(place)
     }

@@ -335,5 +335,5 @@ fn send<H: Host>(
         psn,
         is_response: true,
     };
-    out.push(common.path, origin, header, &[], spans);
+    out.push(common.path, origin, &mut header, &[], spans);
 }

@@ -94,7 +94,7 @@ impl Requester {
                 turn.accounts.refresh(DestinationIndex::OWN, turn.credit);
             }
             self.number(turn);
-            let Some(packet) = self.next_packet(turn, out) else {
+            let Some(mut packet) = self.next_packet(turn, out) else {
                 return Ok(Pause::Idle);
             };
             if let Some(account) = full_account(turn, packet.charge) {
@@ -104,7 +104,7 @@ impl Requester {
             let is_end_of_turn = quota == 1 || out.room() == 1;
             let sent = self
                 .begin(turn)
-                .and_then(|()| self.send_packet(turn, packet, spans, out, is_end_of_turn));
+                .and_then(|()| self.send_packet(turn, &mut packet, spans, out, is_end_of_turn));
             match sent {
                 Ok(()) => quota -= 1,
                 Err(status) => self.failed = Some((self.next, status)),
@@ -126,7 +126,11 @@ impl Requester {
         if self.next < self.started {
             return;
         }
-        let read_packets = self.read_packets(turn);
+        let is_read = |wqe: &SendWqe| matches!(wqe.operation, Operation::Read(_));
+        let read_packets = match self.queue.get(self.next) {
+            Some(wqe) if is_read(wqe) => self.read_packets(turn),
+            _ => 1,
+        };
         if let Some(wqe) = self.queue.get_mut(self.next) {
             wqe.first = self.at.assigned;
             wqe.packets = self.cut.packets(&wqe.operation, wqe.length);
@@ -221,13 +225,13 @@ impl Requester {
     fn send_packet<H: Host>(
         &mut self,
         turn: &mut Turn<'_, H>,
-        packet: NextPacket,
+        packet: &mut NextPacket,
         spans: &mut Vec<Span>,
         out: &mut Burst,
         is_end_of_turn: bool,
     ) -> Result<(), Status> {
         let NextPacket {
-            mut segment,
+            segment,
             run,
             charge,
         } = packet;
@@ -249,8 +253,8 @@ impl Requester {
             inline = wqe.inline.get(start..end).unwrap_or_default(); // always inside
         }
 
-        turn.charge(charge);
-        self.account.ledger.charge(segment.end, run, charge);
+        turn.charge(*charge);
+        self.account.ledger.charge(segment.end, *run, *charge);
         self.account.unasked += charge.out;
         if is_end_of_turn || self.must_ask(turn.destination()) {
             segment.header.bth.ack_request = true;
@@ -263,7 +267,7 @@ impl Requester {
             psn: self.numbering.psn(position),
             is_response: false,
         };
-        out.push(turn.common.path, origin, segment.header, inline, spans);
+        out.push(turn.common.path, origin, &mut segment.header, inline, spans);
 
         if Exchange::of(&wqe.operation) == Exchange::Answered {
             self.account.reads += 1;

@@ -78,13 +78,13 @@ impl Source {
 }
 
 fn push(burst: &mut Burst, psn: u32, inline: &[u8], spans: &[Span]) {
-    let header = HeaderRepr::new(Bth::new(Opcode::RC_SEND_ONLY, QPN, Psn::truncated(psn)));
+    let mut header = HeaderRepr::new(Bth::new(Opcode::RC_SEND_ONLY, QPN, Psn::truncated(psn)));
     let origin = Origin {
         qp: QpIndex(0x11),
         psn: Psn::truncated(psn),
         is_response: false,
     };
-    burst.push(PathIndex(0), origin, header, inline, spans);
+    burst.push(PathIndex(0), origin, &mut header, inline, spans);
 }
 
 fn pseudo_header(path: &Path) -> PseudoHeader {
