@@ -163,8 +163,10 @@ impl Attendant {
 
     /// Makes the thread look at the sockets before `deadline` at the latest.
     pub(crate) fn wake_before(&self, deadline: Option<Instant>) {
-        if let Some(deadline) = deadline
-            && deadline.as_nanos() < self.wakes_at_ns.load(Ordering::Relaxed)
+        // lowered, so that those who come before the thread has a core need not wake it again
+        if let Some(deadline) = deadline.map(Instant::as_nanos)
+            && deadline < self.wakes_at_ns.load(Ordering::Relaxed)
+            && deadline < self.wakes_at_ns.fetch_min(deadline, Ordering::Relaxed)
         {
             self.wake.wake();
         }
@@ -176,5 +178,24 @@ impl Attendant {
         if !self.is_watching.load(Ordering::SeqCst) {
             self.wake.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_before_the_thread_has_a_core_need_not_wake_it_again() {
+        let attendant = Attendant::new().expect("a descriptor");
+        attendant.wakes_at_ns.store(1_000, Ordering::Relaxed);
+        let wakes_for = |deadline| {
+            attendant.wake_before(Some(Instant::from_nanos(deadline)));
+            attendant.wake.drain()
+        };
+        assert!(!wakes_for(1_000), "it looks by then");
+        assert!(wakes_for(500));
+        assert!(!wakes_for(500) && !wakes_for(700));
+        assert!(wakes_for(400), "an earlier one matters");
     }
 }
