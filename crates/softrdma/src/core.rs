@@ -17,6 +17,7 @@ use crate::event_queue::EventQueue;
 use crate::front::Front;
 use crate::memory::MemoryTable;
 use crate::network::Network;
+use crate::pace::Pace;
 use crate::receive_queue::ReceiveQueue;
 use crate::send_list::SendList;
 use crate::shard::{DeviceHost, Served, Server, Shard};
@@ -33,17 +34,25 @@ const POLITE_AFTER_NS: u64 = 50_000;
 /// Where the time comes from.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The kernel's monotonic clock.
-    Monotonic,
+    /// The kernel's monotonic clock, on a machine that is so fast.
+    Monotonic(Pace),
     /// Nanoseconds that a simulator sets.
     Simulated(Arc<AtomicU64>),
 }
 
 impl Clock {
+    /// How fast the machine is.
+    pub fn pace(&self) -> Pace {
+        match self {
+            Self::Monotonic(pace) => *pace,
+            Self::Simulated(_) => Pace::ORDINARY,
+        }
+    }
+
     /// Now.
     pub fn now(&self) -> Instant {
         match self {
-            Self::Monotonic => Instant::from_nanos(io::clock::now_ns()),
+            Self::Monotonic(_) => Instant::from_nanos(io::clock::now_ns()),
             Self::Simulated(nanoseconds) => {
                 Instant::from_nanos(nanoseconds.load(Ordering::Relaxed))
             }
@@ -90,7 +99,7 @@ impl<N: Network> Core<N> {
         let engine = engine::Shard::new(config, credit);
         Self {
             memory,
-            shard: Shard::new(config.slot, engine, network, tap, steering),
+            shard: Shard::new(config.slot, engine, network, tap, steering, clock.pace()),
             clock,
         }
     }
@@ -98,6 +107,11 @@ impl<N: Network> Core<N> {
     /// Now, as this device has it.
     pub fn now(&self) -> Instant {
         self.clock.now()
+    }
+
+    /// How fast the machine is.
+    pub fn pace(&self) -> Pace {
+        self.clock.pace()
     }
 
     /// Makes a reliable connection in RESET.
@@ -296,7 +310,7 @@ impl<N: Network> Core<N> {
         let served = self.shard.serve(now, &self.memory, Server::Poller(queue));
         let count = queue.poll(into);
         let is_idle = count == 0 && served.is_none_or(|served| served.packets == 0);
-        if self.shard.idle_for(now, is_idle) > POLITE_AFTER_NS {
+        if self.shard.idle_for(now, is_idle) > self.pace().stretch(POLITE_AFTER_NS) {
             step_aside();
         }
         count

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use engine::qp::{Operation, Payload, SendRequest};
 
+use crate::pace::Pace;
+
 /// Nobody was inside of a poll for so long: the background thread serves. In nanoseconds.
 pub const SERVICE_BOUND_NS: u64 = 50_000;
 
@@ -43,6 +45,7 @@ const FEW_PACKETS: usize = 4;
 /// What waits in a shard. Everything here may be read without the shard's lock.
 #[derive(Debug, Default)]
 pub struct Hold {
+    pace: Pace,
     /// Whether something is sent and not acknowledged.
     is_in_flight: AtomicBool,
     /// Whether the background thread will look without being woken.
@@ -78,6 +81,14 @@ impl Posted {
 }
 
 impl Hold {
+    /// On a machine that is so fast.
+    pub fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            ..Self::default()
+        }
+    }
+
     /// Counts a work request that was posted.
     pub fn add(&self, request: &SendRequest<'_>) {
         let one = Posted {
@@ -96,7 +107,8 @@ impl Hold {
             && (self.is_in_flight.load(Ordering::Relaxed)
                 || self.had_company.load(Ordering::Relaxed))
             && self.is_tended.load(Ordering::SeqCst)
-            && (posted.count % POSTS_PER_LOOK != 1 || since_poll_ns() < RETURN_NS)
+            && (posted.count % POSTS_PER_LOOK != 1
+                || since_poll_ns() < self.pace.stretch(RETURN_NS))
     }
 
     /// What was posted was taken by whoever sends it, and all that is owed too.
@@ -142,7 +154,7 @@ impl Hold {
     /// for each of its sleeps: it listens to the sockets of a program that polls again, where it
     /// finds nothing, makes every packet pay for a wake-up, and lets nothing wait.
     pub fn recalls_thread(&self, since_poll_ns: u64) -> bool {
-        since_poll_ns < SERVICE_BOUND_NS
+        since_poll_ns < self.pace.stretch(SERVICE_BOUND_NS)
             && self.wants_thread.load(Ordering::Relaxed)
             && self.wants_thread.swap(false, Ordering::SeqCst)
     }

@@ -20,7 +20,8 @@ use crate::core::{Clock, Core};
 use crate::credit::SlotCredit;
 use crate::error::{Error, Result};
 use crate::memory::MemoryTable;
-use crate::network::UdpNetwork;
+use crate::network::{Network, RxBuffer, UdpNetwork};
+use crate::pace::Pace;
 use crate::process::random;
 use crate::steer::Steering;
 
@@ -58,14 +59,20 @@ impl Lane {
             first_index: random() as u16,
             ..engine::Config::for_slot(slot)
         };
+        let mut network = UdpNetwork::new(ReceiveSocket::from_fd(lease.receive));
+        let mut buffer = RxBuffer::default();
+        // what arrives before the first queue pair is there is for nobody
+        let pace = Pace::measure(io::clock::now_ns, || {
+            let _ = network.receive(&mut buffer);
+        });
         let core = Core::new(
             config,
             Arc::clone(memory),
             SlotCredit::new(slot, lease.credit),
-            UdpNetwork::new(ReceiveSocket::from_fd(lease.receive)),
+            network,
             tap,
             Some(Steering::new(lease.steer, name_of)),
-            Clock::Monotonic,
+            Clock::Monotonic(pace),
         );
         Ok(Self {
             inherited: Mutex::new(inherited.into()),

@@ -44,6 +44,7 @@ mod lane;
 mod lanes;
 pub mod memory;
 pub mod network;
+pub mod pace;
 mod process;
 mod progress;
 pub mod protection_domain;

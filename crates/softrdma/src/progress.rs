@@ -17,6 +17,7 @@ use crate::core::Core;
 use crate::hold::{RETURN_NS, SERVICE_BOUND_NS};
 use crate::lane::Attendant;
 use crate::network::UdpNetwork;
+use crate::pace::Pace;
 use crate::process::Process;
 use crate::shard::Server;
 
@@ -149,22 +150,23 @@ impl Thread {
             return Sleep::Until(IDLE_NS);
         };
         let is_watched = self.attendant.watched.load(Ordering::SeqCst) > 0;
+        let pace = core.pace();
         let mut last_packet = None;
         let mut last_look = core.now();
         loop {
             let now = core.now();
             let silence = nanoseconds(now.since(core.shard.last_poll()));
-            if silence < SERVICE_BOUND_NS && !is_watched {
-                return Sleep::Glance(self.next_glance(now));
+            if silence < pace.stretch(SERVICE_BOUND_NS) && !is_watched {
+                return Sleep::Glance(self.next_glance(now, pace));
             }
-            let is_behind = silence < RETURN_NS && !is_watched;
+            let is_behind = silence < pace.stretch(RETURN_NS) && !is_watched;
             let server = if is_behind {
                 Server::Behind
             } else {
                 Server::Anybody
             };
             let Some(served) = core.serve(server) else {
-                return Sleep::Briefly(CONTENDED_NS);
+                return Sleep::Briefly(pace.stretch(CONTENDED_NS));
             };
             if served.packets > 0 {
                 // the section itself may have been long
@@ -172,11 +174,11 @@ impl Thread {
                 last_packet = Some(last_look);
                 (self.took_over, self.glance_ns) = (last_look, GLANCE_MIN_NS);
                 if core.shard.hold.owes() {
-                    return Sleep::Briefly(COMPANY_NS);
+                    return Sleep::Briefly(pace.stretch(COMPANY_NS));
                 }
                 continue;
             }
-            if self.may_spin(now, last_look, last_packet) {
+            if self.may_spin(now, last_look, last_packet, pace) {
                 last_look = now;
                 std::hint::spin_loop();
                 continue;
@@ -189,25 +191,34 @@ impl Thread {
     }
 
     /// How long to leave a program alone that polls.
-    fn next_glance(&mut self, now: Instant) -> u64 {
+    fn next_glance(&mut self, now: Instant, pace: Pace) -> u64 {
         let is_alert = nanoseconds(now.since(self.took_over)) < ALERT_NS;
         let bound = if is_alert {
             GLANCE_ALERT_NS
         } else {
             GLANCE_MAX_NS
         };
-        let glance_ns = self.glance_ns.min(bound);
+        // no more often than it would find the program silent
+        let least = pace.stretch(GLANCE_MIN_NS);
+        let glance_ns = self.glance_ns.min(bound).max(least);
         self.glance_ns = glance_ns * 2;
         glance_ns
     }
 
     /// Whether to look at the socket again without sleeping.
-    fn may_spin(&mut self, now: Instant, last_look: Instant, last_packet: Option<Instant>) -> bool {
-        if nanoseconds(now.since(last_look)) > CROWDED_GAP_NS {
+    fn may_spin(
+        &mut self,
+        now: Instant,
+        last_look: Instant,
+        last_packet: Option<Instant>,
+        pace: Pace,
+    ) -> bool {
+        if nanoseconds(now.since(last_look)) > pace.stretch(CROWDED_GAP_NS) {
             self.crowded_until = Instant::from_nanos(now.as_nanos() + CROWDED_NS);
         }
-        let is_recent =
-            |packet: Instant| nanoseconds(now.since(packet)) < SPIN_NS && self.has_cores;
+        let is_recent = |packet: Instant| {
+            nanoseconds(now.since(packet)) < pace.stretch(SPIN_NS) && self.has_cores
+        };
         now >= self.crowded_until && last_packet.is_some_and(is_recent)
     }
 

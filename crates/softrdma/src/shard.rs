@@ -24,6 +24,7 @@ use crate::front::Front;
 use crate::hold::Hold;
 use crate::memory::MemoryTable;
 use crate::network::{Network, RxBuffer};
+use crate::pace::Pace;
 use crate::receive_queue::ReceiveQueue;
 use crate::seal::Sealer;
 use crate::send_list::SendList;
@@ -100,6 +101,7 @@ impl<N: Network> Shard<N> {
         network: N,
         tap: Tap,
         steering: Option<Steering>,
+        pace: Pace,
     ) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -122,7 +124,7 @@ impl<N: Network> Shard<N> {
             }),
             pending: Mutex::new(Vec::new()),
             has_pending: AtomicBool::new(false),
-            hold: Hold::default(),
+            hold: Hold::new(pace),
             last_poll_ns: AtomicU64::new(0),
             idle_since_ns: AtomicU64::new(0),
         }

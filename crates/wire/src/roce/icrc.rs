@@ -18,6 +18,7 @@ mod field;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::roce::bth::{Bth, NOT_COVERED};
+pub use crate::roce::icrc::crc::choose_faster;
 
 /// Bytes on the wire.
 pub const LENGTH: usize = 4;
