@@ -35,6 +35,8 @@ pub enum Layer {
     Cnp,
     Payload,
     Icrc,
+    Mad,
+    Cma,
 }
 
 /// What is wrong with a field.
@@ -134,6 +136,8 @@ impl fmt::Display for Layer {
             Self::Cnp => "CNP",
             Self::Payload => "payload",
             Self::Icrc => "ICRC",
+            Self::Mad => "MAD",
+            Self::Cma => "CMA header",
         })
     }
 }

@@ -19,6 +19,8 @@
 //! | CNP | IBA A17.9 | [`roce::cnp`] |
 //! | FETH, flush | IBA A19 | [`roce::feth`] |
 //! | ICRC | IBA 7.8.1, A17.3.3 | [`roce::icrc`] |
+//! | connection management | IBA 12.6, 12.8, 12.11, 13.4 | [`mad`] |
+//! | RDMA IP CM service | IBA A11 | [`mad::CmaHeader`] |
 //! | Ethernet, IPv4, IPv6, UDP around it (captures, tests) | IBA A17.3 | [`ip`] |
 //!
 //! Nothing here panics on any input. Numbers are checked once and are then types ([`field`]).
@@ -29,11 +31,13 @@ mod display;
 pub mod error;
 pub mod field;
 pub mod ip;
+pub mod mad;
 pub mod opcode;
 pub mod roce;
 
 pub use error::ParseError;
 pub use field::{Gid, MemoryKey, Msn, Mtu, PKey, Psn, QKey, Qpn};
+pub use mad::Mad;
 pub use opcode::{Attached, Header, Headers, Opcode, Operation, PayloadRule, Place, Transport};
 pub use roce::aeth::{Aeth, Credits, NakCode, RnrTimer, Syndrome};
 pub use roce::atomic_ack_eth::AtomicAckEth;

@@ -4,7 +4,8 @@ use std::net::SocketAddrV4;
 
 use softrdma_wire::icrc::{self, Believe, PseudoHeader};
 use softrdma_wire::ip::Frame;
-use softrdma_wire::{Header, Opcode, Packet};
+use softrdma_wire::mad::CmaHeader;
+use softrdma_wire::{Header, Mad, Opcode, Packet};
 
 /// Whether `input` is a packet, or what rule of the crate it broke. `buffer` is reused.
 pub fn check_packet(input: &[u8], buffer: &mut Vec<u8>, with_text: bool) -> Result<bool, String> {
@@ -62,6 +63,40 @@ pub fn check_frame(input: &[u8]) -> Result<bool, String> {
     match frame.emit_into(&mut again) {
         Ok(()) if Frame::parse(&again) == Ok(frame) => Ok(true),
         outcome => Err(format!("frame emitted again: {outcome:?}")),
+    }
+}
+
+/// A management datagram is an error or is emitted again, but for reserved bits. The header of the
+/// RDMA IP CM service likewise.
+pub fn check_mad(input: &[u8]) -> Result<bool, String> {
+    if let Ok(cma) = CmaHeader::parse(input) {
+        let again = CmaHeader::parse(&cma.to_bytes());
+        if again != Ok(cma) {
+            return Err(format!("{cma:?} read again: {again:?}"));
+        }
+    }
+    let mad = match Mad::parse(input) {
+        Ok(mad) => mad,
+        Err(error) if error.to_string().is_empty() => {
+            return Err("an error without text".to_owned());
+        }
+        Err(_) => return Ok(false),
+    };
+    let written = mad.to_bytes();
+    let differing = input
+        .iter()
+        .zip(written)
+        .map(|(&read, written)| read ^ written);
+    let values = mad.message.value_bits();
+    if let Some(at) = differing
+        .zip(values)
+        .position(|(bits, values)| bits & values != 0)
+    {
+        return Err(format!("byte {at} of {mad} was {:#04x}", input[at]));
+    }
+    match Mad::parse(&written) {
+        Ok(again) if again == mad && !mad.to_string().is_empty() => Ok(true),
+        again => Err(format!("{mad} read again: {again:?}")),
     }
 }
 

@@ -13,11 +13,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use softrdma_wire::ip::Frame;
-use softrdma_wire::{Opcode, PayloadRule, icrc};
+use softrdma_wire::{Mad, Opcode, Packet, PayloadRule, icrc};
 
-use invariants::{check_frame, check_icrc, check_packet};
+use invariants::{check_frame, check_icrc, check_mad, check_packet};
 
-/// Text is slow: one packet in so many is printed, and one input in so many is a frame.
+/// Text is slow: one packet in so many is printed, one input in so many is a frame, and one is a
+/// management datagram.
 const EVERY: u64 = 16;
 /// Longest input: a packet of 1024 bytes of payload and something.
 const LENGTH_MAX: usize = 1200;
@@ -30,7 +31,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let Corpus { packets, frames } = corpus();
+    let Corpus {
+        packets,
+        frames,
+        mads,
+    } = corpus();
     let started = Instant::now();
     let mut random = Random(arguments.seed);
     let mut input = Vec::with_capacity(2 * LENGTH_MAX);
@@ -43,6 +48,12 @@ fn main() -> ExitCode {
                 repair_header_checksum(&mut input);
             }
             check_frame(&input)
+        } else if execution % EVERY == 2 {
+            mutate(&mut random, &mads, &mut input);
+            if random.below(2) == 0 {
+                repair_mad(&mut random, &mut input);
+            }
+            check_mad(&input)
         } else {
             mutate(&mut random, &packets, &mut input);
             check_packet(&input, &mut buffer, execution % EVERY == 0)
@@ -118,15 +129,21 @@ impl Random {
 struct Corpus {
     packets: Vec<Vec<u8>>,
     frames: Vec<Vec<u8>>,
+    mads: Vec<Vec<u8>>,
 }
 
-/// Every packet of the captures and one of each opcode; every frame.
+/// Every packet of the captures and one of each opcode; every frame; every management datagram.
 fn corpus() -> Corpus {
     let mut frames = captured_frames();
     frames.sort();
     frames.dedup();
     let payload = |bytes: &Vec<u8>| Some(Frame::parse(bytes).ok()?.payload.to_vec());
     let mut packets: Vec<Vec<u8>> = frames.iter().filter_map(payload).collect();
+    let mads = packets.iter().filter_map(|bytes| {
+        let packet = Packet::parse(bytes).ok()?;
+        Mad::in_packet(&packet).map(|_| packet.payload().to_vec())
+    });
+    let mads = mads.collect();
     packets.extend(Opcode::all().map(|opcode| {
         let extension = usize::from(opcode.info().extension_length);
         let payload = if opcode.payload_rule() == PayloadRule::None {
@@ -138,7 +155,11 @@ fn corpus() -> Corpus {
         packet[0] = opcode.byte();
         packet
     }));
-    Corpus { packets, frames }
+    Corpus {
+        packets,
+        frames,
+        mads,
+    }
 }
 
 fn captured_frames() -> Vec<Vec<u8>> {
@@ -209,6 +230,13 @@ fn repair_header_checksum(frame: &mut [u8]) {
     let folded = (sum & 0xffff) + (sum >> 16);
     let checksum = !((folded & 0xffff) + (folded >> 16)) as u16;
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Makes length and header right, with any message, so that its fields are looked at.
+fn repair_mad(random: &mut Random, input: &mut Vec<u8>) {
+    input.resize(Mad::LENGTH, 0);
+    input[..4].copy_from_slice(&[1, 7, 2, 3]);
+    input[16..18].copy_from_slice(&[0, 0x10 + random.below(11) as u8]);
 }
 
 fn hex(bytes: &[u8]) -> String {
