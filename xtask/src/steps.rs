@@ -250,6 +250,7 @@ fn simulate(seeds: u32) -> Result<Tally> {
     let seeds = seeds.to_string();
     run_simulator(&["--seeds", &seeds])?;
     run_simulator(&["--device", "--seeds", &seeds])?;
+    run_simulator(&["--datagrams", "--seeds", &seeds])?;
     Ok(Tally::one())
 }
 

@@ -34,6 +34,7 @@ pub mod rc;
 pub mod run;
 pub mod shard;
 pub mod time;
+pub mod ud;
 
 pub use access::{
     Access, AccessError, AtomicOperation, Grant, MemoryRange, PdId, Scope, Sge, Span,

@@ -24,6 +24,10 @@ pub enum DropReason {
     WrongAddress,
     /// The partition key does not match.
     BadPKey,
+    /// The queue key of a datagram does not match.
+    BadQKey,
+    /// A datagram for which no receive is posted.
+    NoReceive,
     /// A response to nothing that is outstanding, or one that was answered already.
     StaleResponse,
     /// A response that cannot be used now: its predecessor is missing.

@@ -21,7 +21,7 @@ pub struct Path {
 
 /// Index in the shard's table of paths. Queue pairs to the same place share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PathIndex(pub u16);
+pub struct PathIndex(pub u32);
 
 /// What the IP header of a received packet said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,4 +34,6 @@ pub struct PathMeta {
     pub interface: u32,
     /// TOS or traffic class, the ECN bits included.
     pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
 }

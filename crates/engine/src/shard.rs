@@ -7,7 +7,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use wire::{PKey, Packet, Qpn};
+use wire::{Mtu, PKey, Packet, Qpn};
 
 use crate::access::{PdId, Span};
 use crate::burst::{Burst, Origin, QpIndex};
@@ -20,14 +20,16 @@ use crate::qp::{
 };
 use crate::rc::ledger::Charge;
 use crate::rc::window::{DestinationIndex, Destinations, WindowConfig};
-use crate::rc::{self, Pause, Rc, Timer, Turn};
+use crate::rc::{self, Pause, Timer, Turn};
+use crate::shard::machine::Machine;
 use crate::shard::paths::Paths;
 use crate::shard::places::{Places, QueuePair};
 use crate::shard::timers::{Armed, Entry, Timers};
 use crate::time::Instant;
 
+mod machine;
 mod modify;
-mod paths;
+pub(crate) mod paths;
 mod places;
 mod timers;
 
@@ -71,6 +73,8 @@ pub struct QpOptions<H: Host> {
     pub pd: PdId,
     /// Its sizes.
     pub capabilities: Capabilities,
+    /// Bounds the messages of datagrams; a connection has the MTU of its path.
+    pub port_mtu: Mtu,
     /// Whether every send completes with a completion.
     pub signal_all: bool,
     /// Completions of sends.
@@ -134,6 +138,8 @@ pub struct Shard<H: Host> {
     in_flight: usize,
     /// Counts of the queue pairs that are gone.
     past: Counters,
+    /// Datagram queue pairs with packets in the burst that was filled last.
+    leaving: Vec<QpIndex>,
     /// Spans of the packet that is being made; kept for its memory.
     spans: Vec<Span>,
 }
@@ -153,20 +159,19 @@ impl<H: Host> Shard<H> {
             events: VecDeque::new(),
             in_flight: 0,
             past: Counters::default(),
+            leaving: Vec::new(),
             spans: Vec::new(),
         }
     }
 
     /// Makes a queue pair, in RESET.
     pub fn create_qp(&mut self, options: QpOptions<H>) -> Result<Qpn, CreateError> {
-        if options.transport != Transport::Rc {
-            return Err(CreateError::Unsupported);
-        }
+        let machine = Machine::new(&options, &self.config)?;
         let index = self.places.allocate().ok_or(CreateError::TooMany)?;
         self.places.generation = self.places.generation.wrapping_add(1);
         let qpn = Qpn::from_parts(self.config.slot, index.0);
         let qp = QueuePair {
-            rc: Rc::new(&options.capabilities, &self.config),
+            machine,
             common: Common {
                 qpn,
                 state: State::Reset,
@@ -187,7 +192,7 @@ impl<H: Host> Shard<H> {
             is_in_flight: false,
             waits_for: None,
             woken_by: None,
-            turn: TURN_PACKETS,
+            quota: TURN_PACKETS,
             armed: Armed::default(),
         };
         self.places.put(index, qp);
@@ -210,24 +215,27 @@ impl<H: Host> Shard<H> {
     pub fn repeat_acknowledgement(&mut self, index: QpIndex) {
         if let Some(qp) = self.places.get_mut(index)
             && qp.common.state.receives_requests()
+            && let Machine::Rc(rc) = &mut qp.machine
         {
-            qp.rc.responder.repeat_acknowledgement(&mut qp.common);
+            rc.responder.repeat_acknowledgement(&mut qp.common);
             self.make_ready(index);
         }
     }
 
     /// What is known about a queue pair.
     pub fn query_qp(&self, index: QpIndex) -> Option<QpView> {
-        let QueuePair { common, rc, .. } = self.places.get(index)?;
+        let QueuePair {
+            common, machine, ..
+        } = self.places.get(index)?;
         let mut attributes = common.attributes;
         attributes.state = common.state;
         if rc::sends_requests(common.state) {
-            attributes.sq_psn = rc.requester.next_psn();
+            attributes.sq_psn = machine.next_psn();
         }
         Some(QpView {
             qpn: common.qpn,
             state: common.state,
-            is_draining: common.state == State::SendQueueDrained && !rc.requester.is_drained(),
+            is_draining: common.state == State::SendQueueDrained && !machine.is_drained(),
             attributes,
             capabilities: common.capabilities,
             counters: common.counters,
@@ -245,7 +253,7 @@ impl<H: Host> Shard<H> {
 
     /// Bytes in flight over all destinations, in truesize.
     pub fn in_flight_bytes(&self) -> u64 {
-        let charged = |qp: &QueuePair<H>| qp.rc.requester.charged().out;
+        let charged = |qp: &QueuePair<H>| qp.machine.charged().out;
         self.places.iter().map(charged).sum()
     }
 
@@ -267,9 +275,9 @@ impl<H: Host> Shard<H> {
     ) -> Result<Posted, PostError> {
         let qp = self.places.get_mut(index).ok_or(PostError::NoQueuePair)?;
         match qp.common.state {
-            State::ReadyToSend | State::SendQueueDrained => qp.rc.requester.queue.push(request)?,
+            State::ReadyToSend | State::SendQueueDrained => qp.machine.post(request)?,
             State::Error | State::SendQueueError => {
-                qp.rc.requester.queue.check(request)?;
+                qp.machine.check(request)?;
                 flush::flush_send(&qp.common, request);
                 return Ok(Posted::Flushed);
             }
@@ -285,7 +293,7 @@ impl<H: Host> Shard<H> {
     pub fn sends_completed(&self, index: QpIndex) -> u64 {
         self.places
             .get(index)
-            .map_or(0, |qp| qp.rc.requester.queue.head().0)
+            .map_or(0, |qp| qp.machine.queue().head().0)
     }
 
     /// Flushes the receives that were posted to a queue pair in the error state. To be called after
@@ -314,17 +322,12 @@ impl<H: Host> Shard<H> {
         let Some(qp) = self.places.get_mut(index) else {
             return Outcome::Dropped(DropReason::UnknownQp);
         };
-        if let Err(reason) = admit(&qp.common, packet, meta) {
+        if let Err(reason) = admit(qp, packet, meta) {
             return Outcome::Dropped(reason);
         }
         qp.common.counters.received_packets += 1;
-        let outcome = qp.with_turn(
-            &mut self.destinations,
-            &self.credit,
-            now,
-            memory,
-            |rc, turn| rc.handle_packet(turn, packet),
-        );
+        let (machine, mut turn) = qp.turn(&mut self.destinations, &self.credit, now, memory);
+        let outcome = machine.handle_packet(&mut turn, packet, meta);
         self.after(index);
         outcome
     }
@@ -339,13 +342,12 @@ impl<H: Host> Shard<H> {
                 continue;
             }
             let is_due = qp
-                .rc
-                .requester
+                .machine
                 .deadline(entry.timer)
                 .is_some_and(|deadline| deadline <= now);
             if is_due {
-                self.with_turn(entry.qp, now, memory, |rc, turn| {
-                    rc.handle_timer(turn, entry.timer);
+                self.with_turn(entry.qp, now, memory, |machine, turn| {
+                    machine.handle_timer(turn, entry.timer);
                 });
             }
             self.after(entry.qp);
@@ -364,7 +366,7 @@ impl<H: Host> Shard<H> {
         if let Some(again) = account.look(at, now) {
             self.looks.push_back((again, index));
             account.relieve(now, |qp| {
-                let charged = self.places.get(qp).map(|qp| qp.rc.requester.charged());
+                let charged = self.places.get(qp).map(|qp| qp.machine.charged());
                 charged.is_none_or(|charge| charge == Charge::default())
             });
             self.wake(index);
@@ -382,8 +384,10 @@ impl<H: Host> Shard<H> {
         self.destinations.get_mut(DestinationIndex::OWN).lose();
     }
 
-    /// Fills `out`, one queue pair after another; what does not fit stays ready.
+    /// Fills `out`, one queue pair after another; what does not fit stays ready. The burst that was
+    /// filled before has been sent.
     pub fn poll_transmit(&mut self, now: Instant, memory: &H::Memory, out: &mut Burst) {
+        self.burst_left();
         while !out.is_full() {
             let Some(index) = self.ready.pop_front() else {
                 break;
@@ -392,16 +396,37 @@ impl<H: Host> Shard<H> {
                 continue;
             };
             qp.is_ready = false;
-            let (spans, quota) = (&mut self.spans, qp.turn);
-            let pause = qp.with_turn(
-                &mut self.destinations,
-                &self.credit,
-                now,
-                memory,
-                |rc, turn| rc.poll_transmit(turn, spans, out, quota),
-            );
+            let (spans, quota) = (&mut self.spans, qp.quota);
+            let (machine, mut turn) = qp.turn(&mut self.destinations, &self.credit, now, memory);
+            let pause = match machine {
+                Machine::Rc(rc) => rc.poll_transmit(&mut turn, spans, out, quota),
+                Machine::Ud(ud) => {
+                    let was_leaving = ud.is_leaving();
+                    let paths = &mut self.paths;
+                    let pause = ud.poll_transmit(turn.common, paths, memory, spans, out, quota);
+                    if ud.is_leaving() && !was_leaving {
+                        self.leaving.push(index);
+                    }
+                    pause
+                }
+            };
             self.pause(now, index, pause);
         }
+    }
+
+    /// Datagrams of the burst that was filled last are complete.
+    fn burst_left(&mut self) {
+        let mut leaving = core::mem::take(&mut self.leaving);
+        for index in leaving.drain(..) {
+            if let Some(qp) = self.places.get_mut(index)
+                && let Machine::Ud(ud) = &mut qp.machine
+            {
+                ud.burst_left(&mut qp.common);
+                self.after(index);
+            }
+        }
+        self.leaving = leaving;
+        self.paths.trim();
     }
 
     /// What comes after a turn of a queue pair. One that waited for it and could not send all that
@@ -411,18 +436,18 @@ impl<H: Host> Shard<H> {
             return;
         };
         let woken_by = qp.woken_by.take();
-        qp.turn = TURN_PACKETS;
+        qp.quota = TURN_PACKETS;
         match pause {
             Pause::Busy { unused } if unused > 0 => {
                 // the burst was full, so the turn is not over
-                (qp.woken_by, qp.turn) = (woken_by, unused);
+                (qp.woken_by, qp.quota) = (woken_by, unused);
                 self.conclude(index);
                 return self.make_ready(index);
             }
             Pause::Full { account, unused } => {
                 let goes_on = woken_by.is_some() && unused > 0;
                 if goes_on {
-                    qp.turn = unused;
+                    qp.quota = unused;
                 }
                 if qp.waits_for.replace(account) != Some(account) {
                     let waiting = self.destinations.get_mut(account);
@@ -449,8 +474,8 @@ impl<H: Host> Shard<H> {
 
     /// A packet of the last burst could not be gathered: its memory is gone.
     pub fn transmit_failed(&mut self, now: Instant, origin: Origin, memory: &H::Memory) {
-        self.with_turn(origin.qp, now, memory, |rc, turn| {
-            rc.transmit_failed(turn, origin);
+        self.with_turn(origin.qp, now, memory, |machine, turn| {
+            machine.transmit_failed(turn, origin);
         });
         self.after(origin.qp);
     }
@@ -461,10 +486,11 @@ impl<H: Host> Shard<H> {
         index: QpIndex,
         now: Instant,
         memory: &H::Memory,
-        f: impl FnOnce(&mut Rc, &mut Turn<'_, H>),
+        f: impl FnOnce(&mut Machine, &mut Turn<'_, H>),
     ) {
         if let Some(qp) = self.places.get_mut(index) {
-            qp.with_turn(&mut self.destinations, &self.credit, now, memory, f);
+            let (machine, mut turn) = qp.turn(&mut self.destinations, &self.credit, now, memory);
+            f(machine, &mut turn);
         }
     }
 
@@ -476,12 +502,12 @@ impl<H: Host> Shard<H> {
     /// Panics if a queue pair contradicts itself; for tests.
     pub fn assert_invariants(&self) {
         for qp in self.places.iter() {
-            qp.rc.requester.assert_invariants();
+            qp.machine.assert_invariants();
         }
         for (index, account) in self.destinations.iter() {
             let is_own = index == DestinationIndex::OWN;
             let charged = self.places.iter().map(|qp| {
-                let charge = qp.rc.requester.charged();
+                let charge = qp.machine.charged();
                 let out = (qp.destination == Some(index)).then_some(charge.out);
                 let back = is_own.then_some(charge.back);
                 out.unwrap_or(0) + back.unwrap_or(0)
@@ -505,7 +531,7 @@ impl<H: Host> Shard<H> {
         self.events.extend(qp.common.events.drain(..));
         qp.count_in_flight(&mut self.in_flight);
         for timer in Timer::ALL {
-            if let Some(at) = qp.rc.requester.deadline(timer) {
+            if let Some(at) = qp.machine.deadline(timer) {
                 let entry = Entry {
                     at,
                     qp: index,
@@ -563,12 +589,15 @@ impl<H: Host> Shard<H> {
 /// Whether a packet is for this queue pair and its state takes it, in the standard's order.
 /// spec: IBA 9.6.1
 fn admit<H: Host>(
-    common: &Common<H>,
+    qp: &QueuePair<H>,
     packet: &Packet<'_>,
     meta: &PathMeta,
 ) -> Result<(), DropReason> {
+    let QueuePair {
+        common, machine, ..
+    } = qp;
     let bth = packet.bth();
-    if bth.opcode.transport() != wire::Transport::Rc {
+    if bth.opcode.transport() != machine.wire_transport() {
         return Err(DropReason::WrongTransport);
     }
     let is_taken = if bth.opcode.is_response() {
@@ -579,13 +608,17 @@ fn admit<H: Host>(
     if !is_taken {
         return Err(DropReason::WrongState);
     }
-    let path = &common.attributes.path;
-    let is_here = path.interface == 0 || meta.interface == 0 || path.interface == meta.interface;
-    if path.remote != meta.source || path.local != meta.destination || !is_here {
+    if matches!(machine, Machine::Rc(_)) && !is_on(&common.attributes.path, meta) {
         return Err(DropReason::WrongAddress);
     }
     if !bth.pkey.matches(PKey::DEFAULT) {
         return Err(DropReason::BadPKey);
     }
     Ok(())
+}
+
+/// Whether a packet came the way of a connection.
+fn is_on(path: &Path, meta: &PathMeta) -> bool {
+    let is_here = path.interface == 0 || meta.interface == 0 || path.interface == meta.interface;
+    path.remote == meta.source && path.local == meta.destination && is_here
 }

@@ -111,6 +111,7 @@ impl Side {
                     receive_sge_max: 4,
                     inline_max: 64,
                 },
+                port_mtu: wire::Mtu::B4096,
                 signal_all: true,
                 send_cq: send_cq.clone(),
                 receive_cq: receive_cq.clone(),
@@ -199,6 +200,7 @@ impl Pair {
             operation,
             flags: SendFlags::SIGNALED,
             payload: Payload::Sges(&sges),
+            to: None,
         };
         let qp = self.sides[side].qp();
         self.sides[side].shard.post_send(qp, &request).unwrap();
@@ -285,6 +287,7 @@ impl Pair {
                 destination: path.local,
                 interface: 0,
                 traffic_class: 0,
+                hop_limit: 64,
             };
             let side = &mut self.sides[to];
             let outcome = side

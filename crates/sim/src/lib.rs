@@ -16,6 +16,7 @@
 
 pub mod checker;
 pub mod clock;
+pub mod datagram_world;
 pub mod device_world;
 pub mod ground;
 pub mod machine;

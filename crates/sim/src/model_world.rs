@@ -58,6 +58,7 @@ impl Model {
             transport: Transport::Rc,
             pd: PD,
             capabilities: self.capabilities,
+            port_mtu: wire::Mtu::B4096,
             signal_all: false,
             send_cq: self.send_cq.clone(),
             receive_cq: self.receive_cq.clone(),

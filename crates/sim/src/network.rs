@@ -40,6 +40,7 @@ pub fn meta(is_v6: bool, number: usize) -> PathMeta {
         destination: address(is_v6, number).ip(),
         interface: 0,
         traffic_class: 0,
+        hop_limit: 64,
     }
 }
 

@@ -44,8 +44,8 @@ impl Trace {
     }
 }
 
-/// What to type to see a seed again.
-pub fn command(seed: u64, is_device: bool) -> String {
-    let world = if is_device { " --device" } else { "" };
-    format!("cargo xtask sim{world} --seed {seed} --trace")
+/// What to type to see a seed again; `world` is the option that names it, or nothing.
+pub fn command(seed: u64, world: &str) -> String {
+    let space = if world.is_empty() { "" } else { " " };
+    format!("cargo xtask sim{space}{world} --seed {seed} --trace")
 }

@@ -139,6 +139,7 @@ impl Network for Socket {
             destination: address(),
             interface: 0,
             traffic_class: 0,
+            hop_limit: 64,
         };
         Ok(true)
     }
@@ -283,6 +284,7 @@ impl Sender {
                 operation: Operation::Write(self.target),
                 flags: SendFlags::empty(),
                 payload: Payload::Sges(&[sge]),
+                to: None,
             };
             self.process
                 .core

@@ -89,6 +89,7 @@ impl<'a> Batch<'a> {
                 operation: request.operation,
                 flags: request.flags,
                 payload: Payload::Sges(std::slice::from_ref(&request.sge)),
+                to: None,
             });
             if let Err(cause) = queued {
                 outcome = Err(BatchError { accepted, cause });

@@ -125,6 +125,7 @@ impl<N: Network> Core<N> {
             transport: Transport::Rc,
             pd: spec.pd,
             capabilities: spec.capabilities,
+            port_mtu: wire::Mtu::B4096,
             signal_all: spec.signal_all,
             send_cq: Arc::clone(&spec.send_cq),
             receive_cq: Arc::clone(&spec.receive_cq),

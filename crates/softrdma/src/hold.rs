@@ -185,6 +185,7 @@ mod tests {
             operation,
             flags: SendFlags::empty(),
             payload: Payload::Sges(sges),
+            to: None,
         }
     }
 

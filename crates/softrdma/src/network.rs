@@ -80,6 +80,7 @@ impl Default for RxBuffer {
                 destination: unspecified,
                 interface: 0,
                 traffic_class: 0,
+                hop_limit: 64,
             },
             source_port: 0,
         }
@@ -208,6 +209,7 @@ impl Network for UdpNetwork {
             destination: received.destination,
             interface: received.interface,
             traffic_class: received.tos,
+            hop_limit: received.ttl,
         };
         if let Some(drops) = received.kernel_drops {
             self.dropped += u64::from(drops.wrapping_sub(self.dropped_seen));

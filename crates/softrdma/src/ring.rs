@@ -129,6 +129,7 @@ mod tests {
             operation: Operation::Send,
             flags: SendFlags::SIGNALED,
             payload,
+            to: None,
         }
     }
 

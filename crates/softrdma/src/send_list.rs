@@ -55,6 +55,7 @@ impl SendList {
                 Place::Sges(range) => Payload::Sges(&self.sges[range.clone()]),
                 Place::Inline(range) => Payload::Inline(&self.bytes[range.clone()]),
             },
+            to: None,
         })
     }
 
@@ -94,6 +95,7 @@ mod tests {
             operation: Operation::Send,
             flags: SendFlags::SIGNALED,
             payload,
+            to: None,
         }
     }
 

@@ -15,8 +15,8 @@ use io::fdpass::{DatagramSocket, Sent};
 const PER_SECOND_MAX: u32 = 10_000;
 /// Messages of strangers that are skipped before something else gets its turn.
 const STRANGERS_MAX: usize = 32;
-/// Source and destination address, interface, traffic class.
-const PREFIX: usize = 16 + 16 + 4 + 1;
+/// Source and destination address, interface, traffic class, hop limit.
+const PREFIX: usize = 16 + 16 + 4 + 1 + 1;
 /// Largest packet: 4096 bytes of payload and the longest chain of headers.
 const PACKET_MAX: usize = 4096 + 128;
 
@@ -116,6 +116,7 @@ fn prefix(meta: &PathMeta) -> [u8; PREFIX] {
     bytes[16..32].copy_from_slice(&octets(meta.destination));
     bytes[32..36].copy_from_slice(&meta.interface.to_be_bytes());
     bytes[36] = meta.traffic_class;
+    bytes[37] = meta.hop_limit;
     bytes
 }
 
@@ -131,6 +132,7 @@ fn meta(bytes: &[u8; PREFIX]) -> PathMeta {
         destination,
         interface: u32::from_be_bytes(interface),
         traffic_class: bytes[36],
+        hop_limit: bytes[37],
     }
 }
 
@@ -153,6 +155,7 @@ mod tests {
                 destination: destination.parse().expect("a literal"),
                 interface: 7,
                 traffic_class: 0x62,
+                hop_limit: 64,
             };
             assert_eq!(meta(&prefix(&sent)), sent);
         }
@@ -176,6 +179,7 @@ mod tests {
             destination: "10.0.0.2".parse().expect("a literal"),
             interface: 3,
             traffic_class: 0,
+            hop_limit: 64,
         };
         assert!(one.pass_on(2, &meta, b"packet", 0));
         let packet = two.receive().expect("just sent");

@@ -111,6 +111,7 @@ impl Begun {
             operation: self.operation,
             flags: self.flags,
             payload,
+            to: None,
         }
     }
 }
@@ -189,6 +190,7 @@ mod tests {
                 operation,
                 flags,
                 payload,
+                to: None,
             };
             let bytes = [5, 5, 5, 7, 7, 7, 7, 7];
             assert_eq!(

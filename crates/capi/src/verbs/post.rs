@@ -87,6 +87,7 @@ unsafe fn queue_send(pair: &QueuePair, wr: &ibv_send_wr, sges: &mut Sges) -> Res
         operation,
         flags,
         payload,
+        to: None,
     })?;
     Ok(())
 }

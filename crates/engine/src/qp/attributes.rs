@@ -1,6 +1,6 @@
 //! What `modify` sets and `query` tells. spec: IBA 11.2.5.2
 
-use wire::{Mtu, Psn, Qpn};
+use wire::{Mtu, Psn, QKey, Qpn};
 
 use crate::access::Access;
 use crate::path::Path;
@@ -71,6 +71,8 @@ pub struct Attributes {
     pub sq_psn: Psn,
     /// The peer's queue pair.
     pub dest_qpn: Qpn,
+    /// What datagrams must carry to get in.
+    pub qkey: QKey,
 }
 
 impl Default for Attributes {
@@ -100,6 +102,7 @@ impl Default for Attributes {
             min_rnr_timer: 0,
             sq_psn: Psn::default(),
             dest_qpn: Qpn::default(),
+            qkey: QKey::default(),
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::completion::{CompletionOpcode, Overrun, Status, WorkCompletion};
 use crate::event::AsyncEvent;
 use crate::host::{CompletionSink, Host, ReceiveSource, ReceiveWqe};
 use crate::qp::send_queue::{SendQueue, completion_opcode};
-use crate::qp::{Common, SendRequest, State};
+use crate::qp::transition::{Event, next_state};
+use crate::qp::{Common, SendRequest, State, Transport};
 
 /// Why a queue pair goes to the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +40,8 @@ pub fn enter_error<H: Host>(
             state: State::Error,
         });
     }
-    if let Cause::Send(status) = cause
-        && let Some(wqe) = sends.pop()
-    {
-        common.counters.send_errors += 1;
-        // an overrun changes nothing any more: the state is ERR already
-        let _ = push_send_error(common, wqe.id, wqe.completion_opcode(), status);
+    if let Cause::Send(status) = cause {
+        end_oldest(common, sends, status);
     }
     if let Some(wqe) = half_received {
         push_flushed_receive(common, wqe.id);
@@ -56,9 +53,23 @@ pub fn enter_error<H: Host>(
             .events
             .push(AsyncEvent::LastWqeReached(common.index()));
     }
-    while let Some(wqe) = sends.pop() {
-        let _ = push_send_error(common, wqe.id, wqe.completion_opcode(), Status::Flushed);
+    flush_sends(common, sends);
+}
+
+/// The oldest send of an unreliable queue pair failed: that ends its send queue and nothing else,
+/// or all of it where the send queue is not running. spec: IBA 10.3.1.5
+pub fn fail_send<H: Host>(common: &mut Common<H>, sends: &mut SendQueue, status: Status) {
+    let next = next_state(Transport::Ud, common.state, Event::SendError);
+    if next != Some(State::SendQueueError) {
+        return enter_error(common, sends, None, Cause::Send(status));
     }
+    common.state = State::SendQueueError;
+    common.events.push(AsyncEvent::StateChanged {
+        qp: common.index(),
+        state: State::SendQueueError,
+    });
+    end_oldest(common, sends, status);
+    flush_sends(common, sends);
 }
 
 /// Flushes the receives that were posted to a queue pair in the error state.
@@ -75,6 +86,21 @@ pub fn flush_receives<H: Host>(common: &Common<H>) {
 pub fn flush_send<H: Host>(common: &Common<H>, request: &SendRequest<'_>) {
     let opcode = completion_opcode(&request.operation);
     let _ = push_send_error(common, request.id, opcode, Status::Flushed);
+}
+
+/// Completes the oldest send with what it failed with.
+fn end_oldest<H: Host>(common: &mut Common<H>, sends: &mut SendQueue, status: Status) {
+    if let Some(wqe) = sends.pop() {
+        common.counters.send_errors += 1;
+        // an overrun changes nothing any more: the state is ERR or SQE already
+        let _ = push_send_error(common, wqe.id, wqe.completion_opcode(), status);
+    }
+}
+
+fn flush_sends<H: Host>(common: &Common<H>, sends: &mut SendQueue) {
+    while let Some(wqe) = sends.pop() {
+        let _ = push_send_error(common, wqe.id, wqe.completion_opcode(), Status::Flushed);
+    }
 }
 
 fn push_send_error<H: Host>(

@@ -3,6 +3,7 @@
 pub mod attributes;
 pub mod flush;
 pub mod position;
+pub mod scatter;
 pub mod send_queue;
 pub mod sge_cursor;
 pub mod state;
@@ -13,14 +14,18 @@ use wire::Qpn;
 
 pub use attributes::{AttributeMask, Attributes, Capabilities, ModifyError};
 pub use state::{State, Transport};
-pub use work_request::{Operation, Payload, PostError, RemoteMemory, SendFlags, SendRequest};
+pub use work_request::{
+    Addressee, Operation, Payload, PostError, RemoteMemory, SendFlags, SendRequest,
+};
 
 use crate::access::{PdId, Scope};
 use crate::burst::QpIndex;
+use crate::completion::{Overrun, WorkCompletion};
 use crate::event::AsyncEvent;
-use crate::host::Host;
+use crate::host::{CompletionSink, Host};
 use crate::outcome::Counters;
 use crate::path::PathIndex;
+use crate::qp::send_queue::SendWqe;
 
 /// What requester and responder of one queue pair have in common.
 pub struct Common<H: Host> {
@@ -62,6 +67,19 @@ impl<H: Host> Common<H> {
             pd: self.pd,
             qpn: self.qpn,
         }
+    }
+
+    /// Completes a send with success, if it is to be told.
+    pub fn complete_send(&mut self, wqe: &SendWqe) -> Result<(), Overrun> {
+        if wqe.operation.is_send() {
+            self.counters.rdma_sends += 1;
+        }
+        if !(self.signal_all || wqe.flags.contains(SendFlags::SIGNALED)) {
+            return Ok(());
+        }
+        let opcode = wqe.completion_opcode();
+        let completion = WorkCompletion::success(wqe.id, opcode, wqe.length, self.qpn);
+        self.send_cq.push(completion, false)
     }
 
     /// Bytes of payload in a full packet.

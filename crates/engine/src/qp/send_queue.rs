@@ -23,7 +23,13 @@ impl WqeNumber {
     /// The one posted after it.
     #[must_use]
     pub const fn next(self) -> Self {
-        Self(self.0 + 1)
+        self.plus(1)
+    }
+
+    /// The one posted so many after it.
+    #[must_use]
+    pub const fn plus(self, count: usize) -> Self {
+        Self(self.0 + count as u64)
     }
 }
 
@@ -95,6 +101,7 @@ pub struct SendQueue {
     capacity: u64,
     sge_max: usize,
     inline_max: usize,
+    message_max: u64,
     head: WqeNumber,
     end: WqeNumber,
 }
@@ -107,8 +114,18 @@ impl SendQueue {
             capacity: capacity.into(),
             sge_max: sge_max as usize,
             inline_max: inline_max as usize,
+            message_max: MESSAGE_MAX,
             head: WqeNumber::default(),
             end: WqeNumber::default(),
+        }
+    }
+
+    /// The same for messages of at most so many bytes.
+    #[must_use]
+    pub fn with_message_max(self, message_max: u64) -> Self {
+        Self {
+            message_max,
+            ..self
         }
     }
 
@@ -122,7 +139,7 @@ impl SendQueue {
             }
             Payload::Inline(bytes) => bytes.len() as u64,
         };
-        if length > MESSAGE_MAX {
+        if length > self.message_max {
             return Err(PostError::MessageTooLong);
         }
         let inline = matches!(request.payload, Payload::Inline(_));
@@ -259,6 +276,7 @@ mod tests {
             operation: Operation::Send,
             flags: SendFlags::empty(),
             payload,
+            to: None,
         }
     }
 
@@ -303,6 +321,7 @@ mod tests {
                 operation,
                 flags: SendFlags::empty(),
                 payload,
+                to: None,
             })
         };
         let aligned = RemoteMemory {

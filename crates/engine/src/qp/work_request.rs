@@ -1,8 +1,9 @@
 //! What a program posts. spec: IBA 10.8.2, 11.4.1
 
-use wire::MemoryKey;
+use wire::{MemoryKey, QKey, Qpn};
 
 use crate::access::Sge;
+use crate::path::Path;
 
 bitflags::bitflags! {
     /// Flags of a send work request; the values of `enum ibv_send_flags`.
@@ -63,6 +64,16 @@ pub enum Operation {
     LocalInvalidate(MemoryKey),
 }
 
+impl Operation {
+    /// Whether it is a SEND of some kind.
+    pub const fn is_send(&self) -> bool {
+        matches!(
+            self,
+            Self::Send | Self::SendImmediate(_) | Self::SendInvalidate(_)
+        )
+    }
+}
+
 /// Where the payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload<'a> {
@@ -70,6 +81,17 @@ pub enum Payload<'a> {
     Sges(&'a [Sge]),
     /// Here; copied into the work request.
     Inline(&'a [u8]),
+}
+
+/// Where an unreliable datagram goes. spec: IBA 11.4.1.1 (address handle, QPN, Q_Key)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addressee {
+    /// The way.
+    pub path: Path,
+    /// The queue pair at its end, or [`Qpn::MULTICAST`].
+    pub qpn: Qpn,
+    /// The key to get in. One with the high bit stands for the sender's own Q_Key.
+    pub qkey: QKey,
 }
 
 /// A send work request.
@@ -83,6 +105,8 @@ pub struct SendRequest<'a> {
     pub flags: SendFlags,
     /// With what; for READ and atomics where the result goes.
     pub payload: Payload<'a>,
+    /// To whom, of a datagram; a connection does not look at it.
+    pub to: Option<&'a Addressee>,
 }
 
 /// Why a work request was not accepted; nothing of it was queued.
@@ -96,8 +120,12 @@ pub enum PostError {
     TooManySges,
     /// More inline data than the queue was made for.
     InlineTooLong,
-    /// The message is longer than 2^31 bytes.
+    /// The message is longer than 2^31 bytes, or a datagram longer than a packet of the port.
     MessageTooLong,
+    /// A datagram that says not to whom.
+    NoAddressee,
+    /// The transport does not have the operation.
+    NotOfTransport,
     /// An atomic with less than 8 bytes for its result, or at an address that is no multiple of 8.
     BadAtomic,
     /// Inline data with an operation that brings data back.

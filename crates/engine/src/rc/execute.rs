@@ -6,10 +6,11 @@
 
 use wire::{AtomicEth, Operation, Packet, Syndrome};
 
-use crate::access::{Access, AtomicOperation, Grant, MemoryRange, Sge};
+use crate::access::{AtomicOperation, Grant};
 use crate::completion::{CompletionOpcode, WorkCompletion};
 use crate::host::{CompletionSink, Host, Memory};
 use crate::qp::Common;
+use crate::qp::scatter::scatter;
 use crate::rc::answers::{Answer, ReadAnswer};
 use crate::rc::refusal::Refusal;
 use crate::rc::resources::{Resource, Source};
@@ -45,7 +46,8 @@ impl Responder {
         let payload = packet.payload();
         let is_last = packet.opcode().ends_message();
         let sges = self.receive.iter().flat_map(|receive| &receive.sges);
-        scatter(common, sges, placed, payload, is_last, memory)?;
+        scatter(common, sges, placed, payload, is_last, memory)
+            .map_err(|_| Refusal::LocalProtection)?;
         let placed = placed + payload.len() as u32; // at most 2^31: check_length
         if is_last {
             if let Some(key) = packet.ieth() {
@@ -178,42 +180,4 @@ impl Responder {
             self.answers.forget(evicted.psn());
         }
     }
-}
-
-/// Copies `payload` into the elements of a receive, `placed` bytes from their start. Only what is
-/// touched is checked. spec: IBA 9.7.4
-fn scatter<'a, H: Host>(
-    common: &Common<H>,
-    sges: impl Iterator<Item = &'a Sge>,
-    placed: u32,
-    mut payload: &[u8],
-    is_last: bool,
-    memory: &H::Memory,
-) -> Result<(), Refusal> {
-    let mut skip = placed;
-    for sge in sges {
-        if payload.is_empty() {
-            break;
-        }
-        if skip >= sge.length {
-            skip -= sge.length;
-            continue;
-        }
-        let room = (sge.length - skip) as usize;
-        let (here, rest) = payload.split_at(room.min(payload.len()));
-        let range = MemoryRange {
-            address: sge
-                .address
-                .checked_add(skip.into())
-                .ok_or(Refusal::LocalProtection)?,
-            length: here.len() as u64,
-        };
-        memory
-            .check(sge.key, common.scope(), range, Access::LOCAL_WRITE)
-            .and_then(|grant| memory.place(&grant, 0, here, is_last && rest.is_empty()))
-            .map_err(|_| Refusal::LocalProtection)?;
-        payload = rest;
-        skip = 0;
-    }
-    Ok(())
 }

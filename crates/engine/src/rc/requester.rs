@@ -7,13 +7,13 @@
 
 use wire::Psn;
 
-use crate::completion::{Status, WorkCompletion};
-use crate::host::{CompletionSink, Host};
+use crate::completion::Status;
+use crate::host::Host;
 use crate::qp::flush::Cause;
 use crate::qp::position::{Numbering, Position};
 use crate::qp::send_queue::{SendQueue, WqeNumber};
 use crate::qp::sge_cursor::SgeCursor;
-use crate::qp::{Attributes, Capabilities, Common, Operation, SendFlags};
+use crate::qp::{Attributes, Capabilities, Common};
 use crate::rc::ledger::{Charge, Ledger};
 use crate::rc::retry::{Retry, Timer};
 use crate::rc::segment::{Cut, Exchange};
@@ -309,19 +309,8 @@ impl Requester {
             self.account.unfinished -= 1;
         }
         self.answer = Answer::default();
-        if is_send(&wqe.operation) {
-            common.counters.rdma_sends += 1;
-        }
-        if !(common.signal_all || wqe.flags.contains(SendFlags::SIGNALED)) {
-            return Ok(());
-        }
-        let opcode = wqe.completion_opcode();
-        let completion = WorkCompletion::success(wqe.id, opcode, wqe.length, common.qpn);
         // spec: IBA 11.6.3.3: a queue pair whose completion was lost cannot go on
-        common
-            .send_cq
-            .push(completion, false)
-            .map_err(|_| Cause::Fault)
+        common.complete_send(wqe).map_err(|_| Cause::Fault)
     }
 
     /// Panics if the requester contradicts itself; for tests.
@@ -348,11 +337,4 @@ impl Requester {
         self.account.ledger.assert_covers(acked, sent);
         assert_eq!(expected.1, self.account.unfinished, "unfinished READs");
     }
-}
-
-fn is_send(operation: &Operation) -> bool {
-    matches!(
-        operation,
-        Operation::Send | Operation::SendImmediate(_) | Operation::SendInvalidate(_)
-    )
 }

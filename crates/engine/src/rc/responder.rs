@@ -13,7 +13,7 @@ use crate::completion::{CompletionOpcode, WorkCompletion};
 use crate::event::AsyncEvent;
 use crate::host::{CompletionSink, Host, Memory, ReceiveSource, ReceiveWqe};
 use crate::outcome::{DropReason, Outcome};
-use crate::qp::{Common, State};
+use crate::qp::{Common, State, scatter};
 use crate::rc::answers::{Answer, Answers, ReadAnswer};
 use crate::rc::refusal::Refusal;
 use crate::rc::resources::{Resources, Source};
@@ -274,8 +274,7 @@ impl Responder {
         let Request::Send { placed } = request else {
             return Ok(());
         };
-        let sges = self.receive.iter().flat_map(|receive| &receive.sges);
-        let capacity: u64 = sges.map(|sge| u64::from(sge.length)).sum();
+        let capacity = self.receive.as_ref().map_or(0, scatter::capacity);
         if u64::from(placed) + packet.payload().len() as u64 > capacity {
             return Err(Refusal::TooLong);
         }

@@ -7,10 +7,11 @@ use crate::burst::QpIndex;
 use crate::host::{Credit, Host, ReceiveSource};
 use crate::qp::flush::Cause;
 use crate::qp::transition::check_modify;
-use crate::qp::{AttributeMask, Attributes, ModifyError, State, Transport};
-use crate::rc::Responder;
+use crate::qp::{AttributeMask, Attributes, ModifyError, State};
+use crate::rc::Rc;
 use crate::rc::window::{Buffer, DestinationIndex};
 use crate::shard::Shard;
+use crate::shard::machine::Machine;
 use crate::shard::places::QueuePair;
 use crate::time::Instant;
 
@@ -28,8 +29,8 @@ impl<H: Host> Shard<H> {
             return Err(ModifyError::NoQueuePair);
         };
         let from = qp.common.state;
-        let to = check_modify(Transport::Rc, from, attributes, mask)?;
-        let drains = from == State::SendQueueDrained && !qp.rc.requester.is_drained();
+        let to = check_modify(qp.machine.transport(), from, attributes, mask)?;
+        let drains = from == State::SendQueueDrained && !qp.machine.is_drained();
         if drains && !matches!(to, State::Reset | State::Error) {
             // spec: IBA 10.3.1.5: nothing is changed before the queue is drained
             return Err(ModifyError::Transition { from, to });
@@ -53,8 +54,7 @@ impl<H: Host> Shard<H> {
         let Some(qp) = self.places.get_mut(index) else {
             return;
         };
-        qp.rc.requester.reset();
-        qp.rc.responder = Responder::new();
+        qp.machine.reset();
         qp.common.state = State::Reset;
         qp.common.attributes = Attributes::default();
         if !qp.common.receives.is_shared() {
@@ -63,37 +63,38 @@ impl<H: Host> Shard<H> {
     }
 
     fn fail(&mut self, now: Instant, index: QpIndex, memory: &H::Memory) {
-        self.with_turn(index, now, memory, |rc, turn| rc.fail(turn, Cause::Modify));
+        self.with_turn(index, now, memory, |machine, turn| {
+            machine.fail(turn, Cause::Modify);
+        });
     }
 
     fn enter(&mut self, index: QpIndex, from: State, to: State, mask: AttributeMask) {
-        let moves = from == State::Init && to == State::ReadyToReceive
-            || mask.contains(AttributeMask::ADDRESS_VECTOR);
-        if moves {
-            self.leave(index);
-            self.connect(index);
+        let Some(qp) = self.places.get_mut(index) else {
+            return;
+        };
+        if matches!(qp.machine, Machine::Rc(_)) {
+            let moves = from == State::Init && to == State::ReadyToReceive
+                || mask.contains(AttributeMask::ADDRESS_VECTOR);
+            if moves {
+                self.leave(index);
+                self.connect(index);
+            }
         }
         let Some(qp) = self.places.get_mut(index) else {
             return;
         };
-        let QueuePair { common, rc, .. } = qp;
-        let attributes = &common.attributes;
-        match (from, to) {
-            (State::Init, State::ReadyToReceive) => {
-                rc.responder
-                    .start(attributes.rq_psn, attributes.max_dest_rd_atomic);
-            }
-            (State::ReadyToReceive, State::ReadyToSend) => rc.requester.start(attributes),
-            (State::ReadyToSend, State::SendQueueDrained) => {
-                let notify =
-                    mask.contains(AttributeMask::SQD_ASYNC_NOTIFY) && attributes.sqd_async_notify;
-                rc.requester.drain(notify);
-            }
-            (State::SendQueueDrained, _) if mask.contains(AttributeMask::MAX_DEST_RD_ATOMIC) => {
-                rc.responder
-                    .set_max_dest_rd_atomic(attributes.max_dest_rd_atomic);
-            }
-            _ => {}
+        let QueuePair {
+            common, machine, ..
+        } = qp;
+        let notify =
+            mask.contains(AttributeMask::SQD_ASYNC_NOTIFY) && common.attributes.sqd_async_notify;
+        match machine {
+            Machine::Rc(rc) => enter_rc(rc, &common.attributes, (from, to), mask, notify),
+            Machine::Ud(ud) => match (from, to) {
+                (State::ReadyToReceive, State::ReadyToSend) => ud.start(common.attributes.sq_psn),
+                (State::ReadyToSend, State::SendQueueDrained) => ud.drain(common, notify),
+                _ => {}
+            },
         }
     }
 
@@ -123,11 +124,9 @@ impl<H: Host> Shard<H> {
         let Some(destination) = qp.destination.take() else {
             return;
         };
-        self.destinations
-            .give_up(destination, qp.rc.requester.give_up());
+        self.destinations.give_up(destination, qp.machine.stop());
         qp.waits_for = None;
         let woken_by = qp.woken_by.take();
-        qp.rc.requester.stop();
         qp.count_in_flight(&mut self.in_flight);
         let path = qp.common.path;
         self.end_turn(woken_by);
@@ -135,6 +134,29 @@ impl<H: Host> Shard<H> {
         self.settle(DestinationIndex::OWN);
         self.destinations.release(destination);
         self.paths.release(path);
+    }
+}
+
+/// What a connection does at a transition.
+fn enter_rc(
+    rc: &mut Rc,
+    attributes: &Attributes,
+    transition: (State, State),
+    mask: AttributeMask,
+    notify: bool,
+) {
+    match transition {
+        (State::Init, State::ReadyToReceive) => {
+            rc.responder
+                .start(attributes.rq_psn, attributes.max_dest_rd_atomic);
+        }
+        (State::ReadyToReceive, State::ReadyToSend) => rc.requester.start(attributes),
+        (State::ReadyToSend, State::SendQueueDrained) => rc.requester.drain(notify),
+        (State::SendQueueDrained, _) if mask.contains(AttributeMask::MAX_DEST_RD_ATOMIC) => {
+            rc.responder
+                .set_max_dest_rd_atomic(attributes.max_dest_rd_atomic);
+        }
+        _ => {}
     }
 }
 
@@ -164,5 +186,6 @@ fn merge(to: &mut Attributes, from: &Attributes, mask: AttributeMask) {
         SQ_PSN => sq_psn,
         MAX_DEST_RD_ATOMIC => max_dest_rd_atomic,
         DEST_QPN => dest_qpn,
+        QKEY => qkey,
     }
 }

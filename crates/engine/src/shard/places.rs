@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use crate::burst::QpIndex;
 use crate::host::Host;
 use crate::qp::Common;
+use crate::rc::Turn;
 use crate::rc::window::{DestinationIndex, Destinations};
-use crate::rc::{Rc, Turn};
+use crate::shard::machine::Machine;
 use crate::shard::timers::Armed;
 use crate::time::Instant;
 
@@ -18,9 +19,9 @@ const INDEX_MIN_OF_SLOT_0: u16 = 2;
 /// One queue pair and what the shard knows about it.
 pub(super) struct QueuePair<H: Host> {
     pub(super) common: Common<H>,
-    pub(super) rc: Rc,
+    pub(super) machine: Machine,
     pub(super) generation: u32,
-    /// From RTR on.
+    /// Of a connection, from RTR on.
     pub(super) destination: Option<DestinationIndex>,
     pub(super) is_ready: bool,
     /// The account that it waits for room in.
@@ -28,23 +29,22 @@ pub(super) struct QueuePair<H: Host> {
     /// The account that it waited for long enough: it goes before others that wait there.
     pub(super) woken_by: Option<DestinationIndex>,
     /// Packets that its turn has left.
-    pub(super) turn: u32,
+    pub(super) quota: u32,
     /// As it was counted last.
     pub(super) is_in_flight: bool,
     pub(super) armed: Armed,
 }
 
 impl<H: Host> QueuePair<H> {
-    /// Calls `f` with what it works on. Before RTR there is no destination, and any account does.
-    pub(super) fn with_turn<R>(
-        &mut self,
-        destinations: &mut Destinations,
-        credit: &H::Credit,
+    /// Its state machine and what that works on. Without a destination any account does.
+    pub(super) fn turn<'a>(
+        &'a mut self,
+        destinations: &'a mut Destinations,
+        credit: &'a H::Credit,
         now: Instant,
-        memory: &H::Memory,
-        f: impl FnOnce(&mut Rc, &mut Turn<'_, H>) -> R,
-    ) -> R {
-        let mut turn = Turn {
+        memory: &'a H::Memory,
+    ) -> (&'a mut Machine, Turn<'a, H>) {
+        let turn = Turn {
             now,
             common: &mut self.common,
             accounts: destinations,
@@ -53,12 +53,12 @@ impl<H: Host> QueuePair<H> {
             credit,
             memory,
         };
-        f(&mut self.rc, &mut turn)
+        (&mut self.machine, turn)
     }
 
     /// Keeps `total`, the queue pairs that have something in flight, up to date.
     pub(super) fn count_in_flight(&mut self, total: &mut usize) {
-        let is_in_flight = self.rc.requester.charged().out > 0;
+        let is_in_flight = self.machine.charged().out > 0;
         match (self.is_in_flight, is_in_flight) {
             (false, true) => *total += 1,
             (true, false) => *total -= 1,

@@ -1,5 +1,5 @@
-//! Runs seeds: `softrdma-sim [--device] --seeds COUNT [--first SEED]`, or
-//! `softrdma-sim [--device] --seed SEED [--trace]`.
+//! Runs seeds: `softrdma-sim [--device|--datagrams] --seeds COUNT [--first SEED]`, or
+//! `softrdma-sim [--device|--datagrams] --seed SEED [--trace]`.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use softrdma_sim::replay::{self, Trace};
 use softrdma_sim::world::Summary;
-use softrdma_sim::{device_world, model_world};
+use softrdma_sim::{datagram_world, device_world, model_world};
 
-const USAGE: &str =
-    "usage: softrdma-sim [--device] [--seeds COUNT] [--first SEED] [--seed SEED [--trace]]";
+const USAGE: &str = "usage: softrdma-sim [--device|--datagrams] [--seeds COUNT] [--first SEED] \
+                     [--seed SEED [--trace]]";
 
 /// Failing seeds that are reported before a run of many stops.
 const FAILURES_MAX: usize = 10;
@@ -22,8 +22,8 @@ struct Options {
     first: u64,
     count: u64,
     trace: Trace,
-    /// The real device instead of the engine's model.
-    is_device: bool,
+    /// The option that names the world; without one it is the engine's model.
+    world: &'static str,
 }
 
 fn main() -> ExitCode {
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
                         Err(text) => {
                             println!(
                                 "seed {seed}: {text}\n  see it: {}",
-                                replay::command(seed, options.is_device)
+                                replay::command(seed, options.world)
                             );
                             lock(&failures).push(seed);
                         }
@@ -76,10 +76,10 @@ fn main() -> ExitCode {
 
 /// Runs a seed; a panic of the engine is a failure like any other.
 fn run(seed: u64, options: &Options) -> Result<Summary, String> {
-    let world = if options.is_device {
-        device_world::run
-    } else {
-        model_world::run
+    let world = match options.world {
+        "--device" => device_world::run,
+        "--datagrams" => datagram_world::run,
+        _ => model_world::run,
     };
     catch_unwind(AssertUnwindSafe(|| world(seed, options.trace))).unwrap_or_else(|panic| {
         let text = panic
@@ -112,11 +112,12 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Options> {
         first: 0,
         count: 1000,
         trace: Trace::Off,
-        is_device: false,
+        world: "",
     };
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--device" => options.is_device = true,
+            "--device" => options.world = "--device",
+            "--datagrams" => options.world = "--datagrams",
             "--trace" => options.trace = Trace::Print,
             "--seeds" => options.count = arguments.next()?.parse().ok()?,
             "--first" => options.first = arguments.next()?.parse().ok()?,

@@ -150,6 +150,7 @@ impl Lane {
             operation,
             flags: step.flags,
             payload,
+            to: None,
         });
         if posted == Ok(true) {
             self.order.post(operation, step.length, step.flags);

@@ -51,6 +51,7 @@ impl Network for Wire {
             destination: address(self.end),
             interface: 0,
             traffic_class: 0,
+            hop_limit: 64,
         };
         into.source_port = PORT;
         Ok(true)
@@ -190,7 +191,8 @@ impl End {
             id: 0,
             operation: Operation::Send,
             flags: SendFlags::empty(),
-            payload: Payload::Inline(b"long"), // as an acknowledgement
+            payload: Payload::Inline(b"long"), // as an acknowledgement,
+            to: None,
         };
         self.core
             .post_send(&self.front, &request)

@@ -277,6 +277,7 @@ fn what_was_sealed_verifies_and_what_was_damaged_does_not() {
         destination: path.remote,
         interface: 0,
         traffic_class: 0,
+        hop_limit: 64,
     };
     for round in 0..20 {
         let run = sealer

@@ -229,6 +229,7 @@ mod tests {
             destination: local,
             interface: 0,
             traffic_class: 0,
+            hop_limit: 64,
         };
         for round in 0..2 {
             for port in 1..=(FLOWS_MAX as u16 + 10) {
@@ -261,6 +262,7 @@ mod tests {
             destination: "2001:db8::2".parse().expect("a literal"),
             interface: 0,
             traffic_class: 0,
+            hop_limit: 64,
         };
         assert!(!flows.verify(&meta, 1, &[0; 60]));
         meta.destination = "192.0.2.2".parse().expect("a literal");

@@ -176,6 +176,8 @@ fn drop_reason(reason: engine::DropReason) -> DropReason {
         engine::DropReason::WrongState => DropReason::WrongState,
         engine::DropReason::WrongAddress => DropReason::WrongAddress,
         engine::DropReason::BadPKey => DropReason::BadPKey,
+        engine::DropReason::BadQKey => DropReason::BadQKey,
+        engine::DropReason::NoReceive => DropReason::NoReceive,
         engine::DropReason::StaleResponse => DropReason::StaleResponse,
         engine::DropReason::ResponseGap => DropReason::ResponseGap,
         engine::DropReason::OutOfSequence => DropReason::OutOfSequence,

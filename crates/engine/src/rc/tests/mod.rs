@@ -136,6 +136,7 @@ impl Bench {
             transport: Transport::Rc,
             pd: PdId(1),
             capabilities: *capabilities,
+            port_mtu: Mtu::B4096,
             signal_all: false,
             send_cq: self.send_cq.clone(),
             receive_cq: self.receive_cq.clone(),
@@ -248,6 +249,7 @@ impl Bench {
             operation,
             flags,
             payload,
+            to: None,
         };
         self.shard.post_send(self.qp, &request).map(drop)
     }
@@ -318,6 +320,7 @@ impl Bench {
             destination: Attributes::default().path.local,
             interface: 0,
             traffic_class: 0,
+            hop_limit: 64,
         };
         let outcome = self
             .shard

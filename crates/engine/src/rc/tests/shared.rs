@@ -326,6 +326,7 @@ fn late_packets_and_timers_of_a_queue_pair_that_is_gone_find_nobody() {
         operation: Operation::Send,
         flags: SendFlags::empty(),
         payload: Payload::Inline(b""),
+        to: None,
     };
     let error = bench.shard.post_send(bench.qp, &request).unwrap_err();
     assert_eq!(error, PostError::NoQueuePair);
