@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     /// Path, destination slot and sealed length: all that a run depends on.
-    type Shape = (u16, u8, usize);
+    type Shape = (u32, u8, usize);
 
     fn packet((path, slot, length): Shape) -> PacketOut {
         PacketOut {
