@@ -37,9 +37,10 @@ const CHECK: [Step; 8] = [
 
 const QUICK_SEEDS: Step = ("some seeds", || simulate(SEEDS_QUICK));
 
-const REST: [Step; 5] = [
+const REST: [Step; 6] = [
     ("programs", unmodified_programs),
     ("soak", short_soak),
+    ("figures", quick_bench),
     ("mutated packets", || {
         fuzz(&["--executions", &FUZZ_EXECUTIONS.to_string()])
     }),
@@ -232,6 +233,16 @@ fn short_soak() -> Result<Tally> {
         return Ok(Tally::skip(&reason));
     }
     soak::run_short()
+}
+
+/// Whether everything can be measured, with optimised libraries, which no other step runs.
+fn quick_bench() -> Result<Tally> {
+    let packages = || packages::lacking(&[Purpose::Build, Purpose::Programs]);
+    if let Some(reason) = Sandbox::missing().or_else(packages) {
+        return Ok(Tally::skip(&reason));
+    }
+    let itself = std::env::current_exe()?;
+    succeed(Command::new(itself).args(["bench", "--quick"])).map(|()| Tally::one())
 }
 
 fn real_kernel() -> Result<Tally> {
