@@ -32,7 +32,7 @@ pub(super) enum Method {
 #[derive(Clone, Copy)]
 struct Checked {
     /// The tick in which the kernel was asked; 0 is never.
-    tick: i64,
+    tick: u64,
     method: Method,
 }
 
@@ -44,12 +44,7 @@ thread_local! {
 /// How this thread may touch program memory now.
 #[inline]
 pub(super) fn method() -> Method {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    let tick = now
-        .tv_sec
-        .wrapping_mul(1_000_000_000)
-        .wrapping_add(now.tv_nsec)
-        | 1;
+    let tick = io::clock::now_coarse_ns() | 1;
     CHECKED.with(|cell| {
         let checked = cell.get();
         if checked.tick == tick {
