@@ -27,11 +27,7 @@ pub fn soak(world: &World, plan: Plan) -> Result<()> {
 
     settle(world)?;
     ensure!(broker()? == daemon, "another broker than before");
-    let after = descriptors(daemon)?;
-    ensure!(
-        after <= before,
-        "the broker has {after} open descriptors, {before} at first"
-    );
+    let after = no_more_descriptors(daemon, before)?;
     for process in fs::read_dir("/proc")?.flatten() {
         let line = command_line(&process.path());
         let program = line.split('\0').next().unwrap_or_default();
@@ -56,6 +52,23 @@ fn settle(world: &World) -> Result<()> {
         ensure!(
             Instant::now() < deadline,
             "slots do not come back:\n{status}"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits until a process has at most so many descriptors open: who asked it a moment ago has two,
+/// a connection and a handle of the process.
+fn no_more_descriptors(process: u32, most: usize) -> Result<usize> {
+    let deadline = Instant::now() + GUARD;
+    loop {
+        let count = descriptors(process)?;
+        if count <= most {
+            return Ok(count);
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "the broker has {count} open descriptors, {most} at first"
         );
         std::thread::sleep(Duration::from_millis(100));
     }
