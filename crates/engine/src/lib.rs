@@ -1,6 +1,8 @@
 //! Queue pair state machines: packets, time and verbs go in; headers with spans of registered
 //! memory, completions, events and the next deadline come out.
 //!
+//! Connections are made and ended by datagrams: [`cm`], with a contract of its own.
+//!
 //! # The contract
 //!
 //! A [`Shard`] owns queue pairs and is driven by one caller at a time (`&mut self`; there are no
@@ -23,6 +25,7 @@
 
 pub mod access;
 pub mod burst;
+pub mod cm;
 pub mod completion;
 pub mod event;
 pub mod host;
