@@ -73,10 +73,10 @@ defaults! {
     null(EOPNOTSUPP) {
         ibv_alloc_buf, ibv_alloc_dmah, ibv_create_comp_cntr, ibv_import_device, ibv_import_dm,
         ibv_import_mr, ibv_import_pd, ibv_reg_buf_mr, ibv_reg_dmabuf_mr, ibv_reg_mr_ex,
-        ibv_create_ah, ibv_create_ah_from_wc, ibv_create_srq,
+        ibv_create_srq,
     }
     errno(EOPNOTSUPP) {
-        ibv_attach_mcast, ibv_dealloc_dmah, ibv_destroy_ah, ibv_destroy_comp_cntr,
+        ibv_attach_mcast, ibv_dealloc_dmah, ibv_destroy_comp_cntr,
         ibv_destroy_srq, ibv_detach_mcast, ibv_free_buf, ibv_inc_comp_cntr, ibv_inc_err_comp_cntr,
         ibv_modify_srq, ibv_qp_attach_comp_cntr, ibv_query_ece, ibv_query_port_speed,
         ibv_resolve_eth_l2_from_gid,

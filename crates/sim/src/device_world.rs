@@ -181,10 +181,12 @@ impl Device {
 
     fn create(&self, connection: usize) -> Arc<Front> {
         let spec = QueuePairSpec {
+            transport: engine::qp::Transport::Rc,
             pd: PD,
             send_cq: Arc::clone(&self.send_cq),
             receive_cq: Arc::clone(&self.receive_cq),
             capabilities: self.capabilities,
+            port_mtu: wire::Mtu::B4096,
             signal_all: false,
             events: Arc::clone(&self.events),
         };

@@ -200,6 +200,7 @@ impl Process {
 
     fn queue_pair(&self) -> Arc<Front> {
         let spec = QueuePairSpec {
+            transport: engine::qp::Transport::Rc,
             pd: PD,
             send_cq: Arc::clone(&self.queue),
             receive_cq: Arc::clone(&self.queue),
@@ -210,6 +211,7 @@ impl Process {
                 receive_sge_max: 1,
                 inline_max: 0,
             },
+            port_mtu: wire::Mtu::B4096,
             signal_all: true,
             events: Arc::clone(&self.events),
         };

@@ -12,7 +12,7 @@ use wire::Gid;
 
 use crate::error::{Error, Result};
 
-/// What routers give; the value of a program is replaced by it, as the kernel does for unicast.
+/// What routes give; the value of a program is replaced by it, as the kernel does for unicast.
 const HOP_LIMIT: u8 = 64;
 
 /// Where packets of a connection go, as a program says it.
@@ -24,7 +24,7 @@ pub struct AddressVector {
     pub dest: Gid,
     /// DSCP and ECN bits of the IP header.
     pub traffic_class: u8,
-    /// Kept for `query`; packets carry 64.
+    /// Of packets to a group; others carry 64 whatever it is.
     pub hop_limit: u8,
     /// 20 bits, IPv6 only.
     pub flow_label: u32,
@@ -92,7 +92,18 @@ pub fn resolve(
         None => (vector.dest.ip(), 0),
     };
     let mut local = source.gid.ip();
-    if is_synthetic {
+    if is_synthetic && remote.is_multicast() {
+        // a group is no address of anybody: any own one of its kind will do
+        let real = own
+            .link
+            .gids
+            .iter()
+            .find(|entry| entry.index != 0 && entry.gid.ip().is_ipv4() == remote.is_ipv4());
+        local = real
+            .ok_or(Error::SyntheticGid { gid: source.gid })?
+            .gid
+            .ip();
+    } else if is_synthetic {
         if here.is_none() {
             return Err(Error::SyntheticGid { gid: source.gid });
         }
@@ -126,9 +137,18 @@ pub fn resolve(
             0
         },
         traffic_class: vector.traffic_class,
-        hop_limit: HOP_LIMIT,
+        hop_limit: hop_limit(vector, remote),
         flow_label: vector.flow_label & 0xf_ffff,
     })
+}
+
+/// How far a program wants its packets to a group to go is its own affair; 0 is nowhere.
+fn hop_limit(vector: &AddressVector, remote: IpAddr) -> u8 {
+    if remote.is_multicast() && vector.hop_limit > 0 {
+        vector.hop_limit
+    } else {
+        HOP_LIMIT
+    }
 }
 
 /// Link-local and multicast addresses mean something on one interface only.

@@ -14,6 +14,8 @@ bitflags::bitflags! {
     pub struct DeviceCapabilities: u64 {
         /// Packets with a wrong P_Key are counted.
         const BAD_PKEY_COUNTER = 1 << 1;
+        /// Packets with a wrong Q_Key are counted.
+        const BAD_QKEY_COUNTER = 1 << 2;
         /// An event tells when the port becomes active.
         const PORT_ACTIVE_EVENT = 1 << 10;
         /// All ports of a system have the same system image GUID.
@@ -48,6 +50,7 @@ pub struct DeviceAttributes {
     pub max_qp_rd_atom: u32,
     pub max_res_rd_atom: u32,
     pub max_qp_init_rd_atom: u32,
+    pub max_ah: u32,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub port_count: u8,
@@ -66,6 +69,8 @@ pub const MAX_SGE: u32 = 32;
 pub const MAX_CQE: u32 = COMPLETIONS_MAX;
 /// READs and atomics in flight on one queue pair, in each direction.
 pub const MAX_RD_ATOMIC: u32 = 128;
+/// Address handles, as the kernel's device has them; nothing here counts them.
+pub const MAX_AH: u32 = 32_767;
 /// Bytes of inline data.
 pub const MAX_INLINE: u32 = 512;
 /// Bytes of one message. spec: IBA 9.7.1 (C9-92)
@@ -95,6 +100,7 @@ impl DeviceAttributes {
             max_qp_rd_atom: MAX_RD_ATOMIC,
             max_res_rd_atom: MAX_QP * MAX_RD_ATOMIC,
             max_qp_init_rd_atom: MAX_RD_ATOMIC,
+            max_ah: MAX_AH,
             max_pkeys: 1,
             local_ca_ack_delay: 15,
             port_count: 1,

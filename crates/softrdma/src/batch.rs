@@ -1,7 +1,7 @@
 //! Sends that are posted together: one lock, one run where sizes allow.
 
 use engine::Sge;
-use engine::qp::{Operation, Payload, RemoteMemory, SendFlags, SendRequest};
+use engine::qp::{Addressee, Operation, Payload, RemoteMemory, SendFlags, SendRequest};
 
 use crate::error::Error;
 use crate::queue_pair::QueuePair;
@@ -17,6 +17,7 @@ struct BatchedRequest {
     operation: Operation,
     flags: SendFlags,
     sge: Sge,
+    to: Option<Addressee>,
 }
 
 impl<'a> Batch<'a> {
@@ -71,6 +72,7 @@ impl<'a> Batch<'a> {
             operation,
             flags: SendFlags::empty(),
             sge,
+            to: None,
         };
         self.requests.push(request);
         // ok: pushed on the line above
@@ -89,7 +91,7 @@ impl<'a> Batch<'a> {
                 operation: request.operation,
                 flags: request.flags,
                 payload: Payload::Sges(std::slice::from_ref(&request.sge)),
-                to: None,
+                to: request.to.as_ref(),
             });
             if let Err(cause) = queued {
                 outcome = Err(BatchError { accepted, cause });
@@ -131,6 +133,12 @@ impl Posting<'_> {
     /// Waits for READs and atomics before it.
     pub fn fenced(self) -> Self {
         self.0.flags |= SendFlags::FENCE;
+        self
+    }
+
+    /// Goes to this queue pair; every datagram needs it.
+    pub fn to(self, to: Addressee) -> Self {
+        self.0.to = Some(to);
         self
     }
 

@@ -8,7 +8,7 @@ use engine::qp::transition::check_modify;
 use engine::qp::{AttributeMask, Attributes, Capabilities, SendRequest, State, Transport};
 use engine::{Instant, PdId, QpView, ReceiveWqe, WorkCompletion};
 use tap::Tap;
-use wire::MemoryKey;
+use wire::{MemoryKey, Mtu};
 
 use crate::completion_queue::CompletionQueue;
 use crate::credit::SlotCredit;
@@ -62,6 +62,8 @@ impl Clock {
 
 /// What a new queue pair is made of.
 pub struct QueuePairSpec {
+    /// Its transport.
+    pub transport: Transport,
     /// Its protection domain.
     pub pd: PdId,
     /// Completions of sends.
@@ -70,6 +72,8 @@ pub struct QueuePairSpec {
     pub receive_cq: Arc<CompletionQueue>,
     /// Its sizes, as granted.
     pub capabilities: Capabilities,
+    /// Bounds the messages of datagrams.
+    pub port_mtu: Mtu,
     /// Whether every send completes with a completion.
     pub signal_all: bool,
     /// Where its asynchronous events go.
@@ -114,18 +118,19 @@ impl<N: Network> Core<N> {
         self.clock.pace()
     }
 
-    /// Makes a reliable connection in RESET.
+    /// Makes a queue pair in RESET.
     ///
     /// # Errors
-    /// [`Error::NoRoom`] when the slot has no number left.
+    /// [`Error::NoRoom`] when the slot has no number left, [`Error::Unsupported`] for a transport
+    /// that is not implemented.
     pub fn create_queue_pair(&self, spec: QueuePairSpec) -> Result<Arc<Front>> {
         let receives = Arc::new(ReceiveQueue::new(spec.capabilities.receive_wr_max));
         let mut inner = self.shard.lock();
         let options = engine::QpOptions::<DeviceHost> {
-            transport: Transport::Rc,
+            transport: spec.transport,
             pd: spec.pd,
             capabilities: spec.capabilities,
-            port_mtu: wire::Mtu::B4096,
+            port_mtu: spec.port_mtu,
             signal_all: spec.signal_all,
             send_cq: Arc::clone(&spec.send_cq),
             receive_cq: Arc::clone(&spec.receive_cq),
@@ -134,9 +139,19 @@ impl<N: Network> Core<N> {
         let qpn = inner
             .engine
             .create_qp(options)
-            .map_err(|_| Error::NoRoom("queue pair"))?;
+            .map_err(|error| match error {
+                engine::CreateError::TooMany => Error::NoRoom("queue pair"),
+                engine::CreateError::Unsupported => Error::Unsupported("this transport"),
+            })?;
         let queues = [spec.send_cq.attach(), spec.receive_cq.attach()];
-        let front = Front::new(qpn, spec.capabilities, receives, spec.events, queues);
+        let front = Front::new(
+            qpn,
+            (spec.transport, spec.port_mtu),
+            spec.capabilities,
+            receives,
+            spec.events,
+            queues,
+        );
         let front = Arc::new(front);
         inner.fronts.insert(front.index(), Arc::clone(&front));
         Ok(front)
@@ -178,7 +193,7 @@ impl<N: Network> Core<N> {
         attributes: &Attributes,
         mask: AttributeMask,
     ) -> Result<()> {
-        check_modify(Transport::Rc, front.state(), attributes, mask)
+        check_modify(front.transport(), front.state(), attributes, mask)
             .map(|_| ())
             .map_err(Error::Modify)
     }

@@ -98,9 +98,15 @@ impl Device {
     pub fn port(&self) -> Result<PortAttributes> {
         let mut port = PortAttributes::of(&self.0.refresh()?);
         let lanes = self.0.process.lanes.all();
-        let counters =
-            lanes.map(|lane| lane.core.shard.lock().tap().drops().of(DropReason::BadPKey));
-        port.bad_pkey_counter = u32::try_from(counters.sum::<u64>()).unwrap_or(u32::MAX);
+        let (mut pkeys, mut qkeys) = (0, 0);
+        for lane in lanes {
+            let inner = lane.core.shard.lock();
+            pkeys += inner.tap().drops().of(DropReason::BadPKey);
+            qkeys += inner.tap().drops().of(DropReason::BadQKey);
+        }
+        let counter = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        port.bad_pkey_counter = counter(pkeys);
+        port.qkey_violation_counter = counter(qkeys);
         Ok(port)
     }
 

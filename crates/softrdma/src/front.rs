@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use engine::qp::{Capabilities, Operation, Payload, PostError, SendRequest, State};
+use engine::qp::{Capabilities, Operation, Payload, PostError, SendRequest, State, Transport};
 use engine::{AsyncEvent, Posted, QpIndex, ReceiveWqe};
-use wire::Qpn;
+use wire::{Mtu, Qpn};
 
 use crate::attributes::MAX_MESSAGE;
 use crate::completion_queue::CompletionQueueUse;
@@ -20,6 +20,9 @@ use crate::shard::DeviceHost;
 /// See the module.
 pub struct Front {
     qpn: Qpn,
+    transport: Transport,
+    /// Bytes of its longest message.
+    message_max: u64,
     capabilities: Capabilities,
     state: AtomicU8,
     /// Whether the shard was told that the ring is not empty.
@@ -34,9 +37,10 @@ pub struct Front {
 }
 
 impl Front {
-    /// A queue pair in RESET.
+    /// A queue pair in RESET. `port_mtu` bounds its messages if they are datagrams.
     pub fn new(
         qpn: Qpn,
+        (transport, port_mtu): (Transport, Mtu),
         capabilities: Capabilities,
         receives: Arc<ReceiveQueue>,
         events: Arc<EventQueue>,
@@ -44,6 +48,11 @@ impl Front {
     ) -> Self {
         Self {
             qpn,
+            transport,
+            message_max: match transport {
+                Transport::Ud => port_mtu.bytes().into(),
+                Transport::Rc | Transport::Uc => MAX_MESSAGE.into(),
+            },
             capabilities,
             state: AtomicU8::new(State::Reset as u8),
             announced: AtomicBool::new(false),
@@ -63,6 +72,11 @@ impl Front {
     /// Its index in the shard.
     pub fn index(&self) -> QpIndex {
         QpIndex(self.qpn.index())
+    }
+
+    /// Its transport.
+    pub fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// Its sizes.
@@ -118,6 +132,18 @@ impl Front {
             }
             _ => {}
         }
+        if self.transport == Transport::Ud {
+            let is_datagram = matches!(
+                request.operation,
+                Operation::Send | Operation::SendImmediate(_)
+            );
+            if !is_datagram {
+                return Err(PostError::NotOfTransport);
+            }
+            if request.to.is_none() {
+                return Err(PostError::NoAddressee);
+            }
+        }
         let brings_back = matches!(
             request.operation,
             Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. }
@@ -137,7 +163,7 @@ impl Front {
                 bytes.len() as u64
             }
         };
-        if length > u64::from(MAX_MESSAGE) {
+        if length > self.message_max {
             return Err(PostError::MessageTooLong);
         }
         if let Operation::CompareSwap { remote, .. } | Operation::FetchAdd { remote, .. } =

@@ -12,7 +12,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`], [`batch`] | the API |
+//! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`], [`address_handle`], [`batch`] | the API |
 //! | [`core`] | memory and a shard, no globals, no threads: on sockets and in simulation |
 //! | [`shard`] | the lock section: engine, sealing, tap, network |
 //! | [`front`], [`ring`], [`receive_queue`] | what posting touches without that lock |
@@ -28,6 +28,7 @@
 //! channel and events. Never two shards. No lock is held while C code runs.
 
 pub mod address;
+pub mod address_handle;
 pub mod attributes;
 pub mod batch;
 pub mod completion_channel;
@@ -58,6 +59,7 @@ pub mod shard;
 pub mod steer;
 
 pub use address::AddressVector;
+pub use address_handle::AddressHandle;
 pub use attributes::{DeviceAttributes, PortAttributes};
 pub use batch::{Batch, BatchError, Posting};
 pub use broker::link::{GidEntry, LinkInfo, PhysicalState, PortState};
@@ -66,8 +68,8 @@ pub use cq::{Completion, CompletionQueue, WorkError};
 pub use device::{Device, devices};
 pub use engine::QpView;
 pub use engine::qp::{
-    AttributeMask, Attributes, Capabilities, Operation, Payload, PostError, RemoteMemory,
-    SendFlags, SendRequest, State,
+    Addressee, AttributeMask, Attributes, Capabilities, Operation, Payload, PostError,
+    RemoteMemory, SendFlags, SendRequest, State, Transport,
 };
 pub use engine::{Access, CompletionOpcode, Sge, Status, WorkCompletion};
 pub use error::{Error, Result};
@@ -76,4 +78,4 @@ pub use process::report_by;
 pub use protection_domain::{MemoryRegion, ProtectionDomain, Region, RemoteRegion};
 pub use queue_pair::{Endpoint, QueuePair, QueuePairOptions, RcOptions};
 pub use send_list::SendList;
-pub use wire::{Gid, MemoryKey, Mtu, PKey, Psn, Qpn};
+pub use wire::{Gid, MemoryKey, Mtu, PKey, Psn, QKey, Qpn};

@@ -10,6 +10,8 @@ use engine::{Access, Memory, MemoryRange, PdId, Scope, Sge};
 use serde::{Deserialize, Serialize};
 use wire::{MemoryKey, Qpn};
 
+use crate::address::AddressVector;
+use crate::address_handle::AddressHandle;
 use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::memory::MemoryTable;
@@ -96,6 +98,15 @@ impl ProtectionDomain {
     /// be leased.
     pub fn queue_pair(&self, options: QueuePairOptions<'_>) -> Result<QueuePair> {
         QueuePair::new(self, options)
+    }
+
+    /// Makes an address for datagrams.
+    ///
+    /// # Errors
+    /// [`Error::EmptyGid`], [`Error::SyntheticGid`], [`Error::Invalid`] for a port that is not
+    /// there.
+    pub fn address_handle(&self, address: &AddressVector) -> Result<AddressHandle> {
+        AddressHandle::new(self, address)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::qp::{AttributeMask, Attributes, Capabilities, SendRequest, State};
+use engine::qp::{AttributeMask, Attributes, Capabilities, SendRequest, State, Transport};
 use engine::{Access, QpView, ReceiveWqe, Sge};
 use serde::{Deserialize, Serialize};
-use wire::{Gid, Psn, Qpn};
+use wire::{Gid, Psn, QKey, Qpn};
 
 use crate::address::AddressVector;
 use crate::attributes::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
@@ -23,6 +23,8 @@ use crate::send_list::SendList;
 
 /// What a queue pair is made of.
 pub struct QueuePairOptions<'a> {
+    /// Its transport.
+    pub transport: Transport,
     /// Completions of sends.
     pub send_cq: &'a CompletionQueue,
     /// Completions of receives.
@@ -37,6 +39,7 @@ impl<'a> QueuePairOptions<'a> {
     /// A reliable connection with one completion queue, 128 sends and 128 receives of one element.
     pub fn rc(cq: &'a CompletionQueue) -> Self {
         Self {
+            transport: Transport::Rc,
             send_cq: cq,
             receive_cq: cq,
             capabilities: Capabilities {
@@ -47,6 +50,14 @@ impl<'a> QueuePairOptions<'a> {
                 inline_max: 0,
             },
             signal_all: false,
+        }
+    }
+
+    /// The same for unreliable datagrams.
+    pub fn ud(cq: &'a CompletionQueue) -> Self {
+        Self {
+            transport: Transport::Ud,
+            ..Self::rc(cq)
         }
     }
 
@@ -112,7 +123,7 @@ impl Default for RcOptions {
     }
 }
 
-/// A reliable connection.
+/// A reliable connection, or a queue pair of unreliable datagrams.
 pub struct QueuePair {
     pd: Arc<PdInner>,
     place: Place,
@@ -139,10 +150,12 @@ impl QueuePair {
             cq.watch_if_armed();
         }
         let front = place.core.create_queue_pair(QueuePairSpec {
+            transport: options.transport,
             pd: pd.0.id,
             send_cq,
             receive_cq,
             capabilities,
+            port_mtu: pd.0.context.link().active_mtu,
             signal_all: options.signal_all,
             events: Arc::clone(&pd.0.context.events),
         })?;
@@ -172,6 +185,11 @@ impl QueuePair {
     /// Sizes as granted: at least what was asked for.
     pub fn capabilities(&self) -> &Capabilities {
         self.front.capabilities()
+    }
+
+    /// Its transport.
+    pub fn transport(&self) -> Transport {
+        self.front.transport()
     }
 
     /// Its state.
@@ -259,6 +277,30 @@ impl QueuePair {
                 &address,
                 Mask::STATE | mask,
             )?;
+        }
+        Ok(())
+    }
+
+    /// Takes a datagram queue pair from RESET to RTS. Who wants to reach it needs its number and
+    /// `qkey`.
+    ///
+    /// # Errors
+    /// Those of [`Self::modify`].
+    pub fn open(&self, qkey: QKey) -> Result<()> {
+        use AttributeMask as Mask;
+        for (state, mask) in [
+            (State::Init, Mask::PKEY_INDEX | Mask::PORT | Mask::QKEY),
+            (State::ReadyToReceive, Mask::empty()),
+            (State::ReadyToSend, Mask::SQ_PSN),
+        ] {
+            let attributes = Attributes {
+                state,
+                port: 1,
+                qkey,
+                sq_psn: self.first_psn,
+                ..Attributes::default()
+            };
+            self.modify(&attributes, &AddressVector::default(), Mask::STATE | mask)?;
         }
         Ok(())
     }

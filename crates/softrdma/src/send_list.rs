@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use engine::Sge;
-use engine::qp::{Operation, Payload, SendFlags, SendRequest};
+use engine::qp::{Addressee, Operation, Payload, SendFlags, SendRequest};
 
 /// Send work requests in the order in which they are to be posted. Scatter/gather elements and
 /// inline data are copied when a request is added. A list that is cleared keeps its memory, so that
@@ -13,6 +13,7 @@ pub struct SendList {
     requests: Vec<Listed>,
     sges: Vec<Sge>,
     bytes: Vec<u8>,
+    addressees: Vec<Addressee>,
 }
 
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ struct Listed {
     operation: Operation,
     flags: SendFlags,
     payload: Place,
+    /// Where its addressee is in the list, of a datagram.
+    to: Option<usize>,
 }
 
 /// Where a payload is in the list.
@@ -37,11 +40,16 @@ impl SendList {
             Payload::Sges(sges) => Place::Sges(append(&mut self.sges, sges)),
             Payload::Inline(bytes) => Place::Inline(append(&mut self.bytes, bytes)),
         };
+        let to = request.to.map(|to| {
+            self.addressees.push(*to);
+            self.addressees.len() - 1
+        });
         self.requests.push(Listed {
             id: request.id,
             operation: request.operation,
             flags: request.flags,
             payload,
+            to,
         });
     }
 
@@ -55,7 +63,7 @@ impl SendList {
                 Place::Sges(range) => Payload::Sges(&self.sges[range.clone()]),
                 Place::Inline(range) => Payload::Inline(&self.bytes[range.clone()]),
             },
-            to: None,
+            to: listed.to.map(|index| &self.addressees[index]),
         })
     }
 
@@ -74,6 +82,7 @@ impl SendList {
         self.requests.clear();
         self.sges.clear();
         self.bytes.clear();
+        self.addressees.clear();
     }
 }
 
@@ -85,7 +94,8 @@ fn append<T: Copy>(to: &mut Vec<T>, items: &[T]) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
-    use wire::MemoryKey;
+    use engine::qp::Attributes;
+    use wire::{MemoryKey, QKey, Qpn};
 
     use super::*;
 
@@ -107,13 +117,24 @@ mod tests {
             key: MemoryKey(3),
         });
         let bytes: Vec<u8> = (0..100).collect();
+        let to = [1, 2].map(|number| Addressee {
+            path: Attributes::default().path,
+            qpn: Qpn::truncated(number),
+            qkey: QKey(7),
+        });
+        let datagram = |id, to| SendRequest {
+            to: Some(to),
+            ..send(id, Payload::Inline(&bytes[3..]))
+        };
         let requests = [
+            datagram(7, &to[0]),
             send(1, Payload::Sges(&sges)),
             send(2, Payload::Inline(&bytes)),
             send(3, Payload::Sges(&[])),
             send(4, Payload::Inline(&[])),
             send(5, Payload::Inline(&bytes[7..9])),
             send(6, Payload::Sges(&sges[1..])),
+            datagram(8, &to[1]),
         ];
         let mut list = SendList::default();
         for _ in 0..2 {

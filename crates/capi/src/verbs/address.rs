@@ -1,13 +1,94 @@
-//! Address vectors made of what was received.
+//! Address handles, and address vectors made of what was received.
 
 use core::ffi::c_int;
+use core::mem::zeroed;
 
-use super::gid;
+use softrdma::{AddressHandle, Addressee, QKey, Qpn};
+
 use super::query::PORT;
+use super::{convert, domain, gid};
 use crate::abi::constants::IBV_WC_GRH;
-use crate::abi::verbs::{ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_wc};
+use crate::abi::verbs::{
+    ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
+};
 use crate::errno::Errno;
-use crate::guard::{Number, guard};
+use crate::guard::{Number, Pointer, Status, guard};
+use crate::object::{self, Public};
+
+impl Public for ibv_ah {
+    type Whole = ibv_ah;
+    type Private = AddressHandle;
+}
+
+/// `ibv_create_ah`.
+///
+/// # Safety
+/// `pd` is NULL or allocated; `attributes` is NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_ah(
+    pd: *mut ibv_pd,
+    attributes: *mut ibv_ah_attr,
+) -> *mut ibv_ah {
+    guard::<Pointer<ibv_ah>>(|| {
+        if attributes.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the caller's promise; plain data.
+        unsafe { create(pd, &attributes.read()) }
+    })
+}
+
+/// # Safety
+/// `pd` is NULL or allocated.
+unsafe fn create(pd: *mut ibv_pd, attributes: &ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
+    // SAFETY: the caller's promise.
+    let (domain, context) = unsafe { (domain::domain(pd)?, domain::context_of(pd)) };
+    let handle = domain.address_handle(&convert::address_vector(attributes)?)?;
+    let public = ibv_ah {
+        context,
+        pd,
+        handle: domain::next_handle(),
+    };
+    Ok(object::publish(public, handle))
+}
+
+/// `ibv_create_ah_from_wc`: the way back to who sent a datagram.
+///
+/// # Safety
+/// `pd` is NULL or allocated; `wc` and `grh` as for [`ibv_init_ah_from_wc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    port: u8,
+) -> *mut ibv_ah {
+    guard::<Pointer<ibv_ah>>(|| {
+        // SAFETY: the caller's promise.
+        unsafe { create(pd, &way_back(domain::context_of(pd), port, wc, grh)?) }
+    })
+}
+
+/// `ibv_destroy_ah`. What was posted with it still goes its way.
+///
+/// # Safety
+/// `ah` is NULL or made by this library, and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: the caller's promise.
+    guard::<Status>(|| unsafe { object::withdraw(ah, || ()) })
+}
+
+/// To whom a work request goes; EINVAL without an address handle, or for a QPN of over 24 bits.
+///
+/// # Safety
+/// `ah` is NULL or made by this library.
+pub unsafe fn addressee(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Addressee, Errno> {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { object::private(ah)? };
+    let qpn = Qpn::new(qpn).ok_or(Errno::INVALID)?;
+    Ok(handle.addressee(qpn, QKey(qkey)))
+}
 
 /// What the first 40 bytes of a received datagram say of its way.
 struct Route {
@@ -31,38 +112,52 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     to: *mut ibv_ah_attr,
 ) -> c_int {
     guard::<Number>(|| {
-        if wc.is_null() || to.is_null() || port != PORT {
+        if to.is_null() {
             return Err(Errno::INVALID);
         }
-        // SAFETY: the caller's promise; plain data.
-        let wc = unsafe { wc.read() };
-        // SAFETY: plain numbers, zero is a valid start.
-        let mut address: ibv_ah_attr = unsafe { core::mem::zeroed() };
-        address.dlid = wc.slid;
-        address.sl = wc.sl;
-        address.src_path_bits = wc.dlid_path_bits;
-        address.port_num = port;
-        if wc.wc_flags & IBV_WC_GRH != 0 {
-            if grh.is_null() {
-                return Err(Errno::INVALID);
-            }
-            // SAFETY: the caller's promise; a GRH may be at any address of a receive buffer.
-            let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
-            let route = route(&header);
-            address.is_global = 1;
-            address.grh = ibv_global_route {
-                dgid: ibv_gid { raw: route.source },
-                flow_label: route.flow_label,
-                // SAFETY: the caller's promise.
-                sgid_index: unsafe { gid::index_of(context, route.destination)? },
-                hop_limit: route.hop_limit,
-                traffic_class: route.traffic_class,
-            };
-        }
         // SAFETY: the caller's promise.
-        unsafe { to.write(address) };
+        unsafe { to.write(way_back(context, port, wc, grh)?) };
         Ok(0)
     })
+}
+
+/// # Safety
+/// As for [`ibv_init_ah_from_wc`].
+unsafe fn way_back(
+    context: *mut ibv_context,
+    port: u8,
+    wc: *const ibv_wc,
+    grh: *const ibv_grh,
+) -> Result<ibv_ah_attr, Errno> {
+    if wc.is_null() || port != PORT {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's promise; plain data.
+    let wc = unsafe { wc.read() };
+    // SAFETY: plain numbers, zero is a valid start.
+    let mut address: ibv_ah_attr = unsafe { zeroed() };
+    address.dlid = wc.slid;
+    address.sl = wc.sl;
+    address.src_path_bits = wc.dlid_path_bits;
+    address.port_num = port;
+    if wc.wc_flags & IBV_WC_GRH != 0 {
+        if grh.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the caller's promise; a GRH may be at any address of a receive buffer.
+        let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
+        let route = route(&header);
+        address.is_global = 1;
+        address.grh = ibv_global_route {
+            dgid: ibv_gid { raw: route.source },
+            flow_label: route.flow_label,
+            // SAFETY: the caller's promise.
+            sgid_index: unsafe { gid::index_of(context, route.destination)? },
+            hop_limit: route.hop_limit,
+            traffic_class: route.traffic_class,
+        };
+    }
+    Ok(address)
 }
 
 /// Over IPv4 the header is in the last 20 of the 40 bytes and the first 20 are anything; a valid

@@ -1,18 +1,23 @@
 //! Work requests being written down between `ibv_wr_start` and `ibv_wr_complete`. Each is begun by
-//! a builder, which says what to do, and finished by a setter, which says with which data.
+//! a builder, which says what to do, and finished by setters, in any order: one says with which
+//! data, and for a datagram one says to whom.
 
-use softrdma::{Capabilities, Operation, Payload, SendFlags, SendList, SendRequest, Sge};
+use softrdma::{
+    Addressee, Capabilities, Operation, Payload, SendFlags, SendList, SendRequest, Sge,
+};
 
-use super::convert;
+use super::convert::{self, Sges};
 use crate::errno::Errno;
 
 /// Work requests that are posted together or not at all. A batch that is cleared keeps its memory.
 #[derive(Default)]
 pub struct Batch {
     finished: SendList,
-    /// The one that waits for its data.
+    /// The one that is not finished.
     begun: Option<Begun>,
-    /// For gathering inline data.
+    /// Its data, if that is in places.
+    sges: Sges,
+    /// Its data, if that was copied.
     inline: Vec<u8>,
 }
 
@@ -20,11 +25,28 @@ struct Begun {
     id: u64,
     operation: Operation,
     flags: SendFlags,
+    data: Data,
+    to: To,
+}
+
+/// What is known of the data of a work request.
+enum Data {
+    Missing,
+    InPlaces,
+    Inline,
+}
+
+/// To whom it goes.
+enum To {
+    /// Where its connection goes.
+    Peer,
+    Missing,
+    Addressee(Addressee),
 }
 
 impl Batch {
-    /// Begins a work request; one without data is finished at once. EINVAL if the one before it got
-    /// no data; ENOMEM when the batch is as long as the queue.
+    /// Begins a work request; one without data is finished at once. EINVAL if the one before it is
+    /// not finished; ENOMEM when the batch is as long as the queue.
     pub fn begin(
         &mut self,
         id: u64,
@@ -38,27 +60,52 @@ impl Batch {
         if self.finished.len() >= limits.send_wr_max as usize {
             return Err(Errno(libc::ENOMEM));
         }
-        let begun = Begun {
+        self.sges.clear();
+        let has_no_data = matches!(operation, Operation::LocalInvalidate(_));
+        self.begun = Some(Begun {
             id,
             operation,
             flags,
-        };
-        if matches!(operation, Operation::LocalInvalidate(_)) {
-            self.finished.push(&begun.with(Payload::Sges(&[])));
-        } else {
-            self.begun = Some(begun);
-        }
+            data: if has_no_data {
+                Data::InPlaces
+            } else {
+                Data::Missing
+            },
+            to: To::Peer,
+        });
+        self.conclude();
         Ok(())
+    }
+
+    /// The work request just begun is a datagram: it also needs to know to whom it goes.
+    pub fn expect_addressee(&mut self) {
+        if let Some(begun) = &mut self.begun {
+            begun.to = To::Missing;
+        }
+    }
+
+    /// It goes to this queue pair. EINVAL if no work request waits for that.
+    pub fn set_addressee(&mut self, addressee: Addressee) -> Result<(), Errno> {
+        match &mut self.begun {
+            Some(begun) if matches!(begun.to, To::Missing) => {
+                begun.to = To::Addressee(addressee);
+                self.conclude();
+                Ok(())
+            }
+            _ => Err(Errno::INVALID),
+        }
     }
 
     /// The data is in these places. EINVAL for more places than the queue pair has, and if no work
     /// request waits for data.
     pub fn set_sges(&mut self, sges: &[Sge], limits: &Capabilities) -> Result<(), Errno> {
-        let begun = self.begun.take().ok_or(Errno::INVALID)?;
+        let begun = without_data(&mut self.begun)?;
         if sges.len() > limits.send_sge_max as usize {
             return Err(Errno::INVALID);
         }
-        self.finished.push(&begun.with(Payload::Sges(sges)));
+        self.sges.extend_from_slice(sges);
+        begun.data = Data::InPlaces;
+        self.conclude();
         Ok(())
     }
 
@@ -71,7 +118,7 @@ impl Batch {
         limits: &Capabilities,
         copy: impl Fn(u64, &mut [u8]) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let begun = self.begun.take().ok_or(Errno::INVALID)?;
+        let begun = without_data(&mut self.begun)?;
         if !convert::carries_inline(&begun.operation) {
             return Err(Errno::INVALID);
         }
@@ -84,12 +131,37 @@ impl Batch {
             self.inline.resize(start + length, 0);
             copy(address, &mut self.inline[start..])?;
         }
-        self.finished
-            .push(&begun.with(Payload::Inline(&self.inline)));
+        begun.data = Data::Inline;
+        self.conclude();
         Ok(())
     }
 
-    /// What is to be posted; EINVAL if the last work request got no data.
+    /// Finishes the work request if nothing of it is missing.
+    fn conclude(&mut self) {
+        let Some(begun) = &self.begun else {
+            return;
+        };
+        let payload = match begun.data {
+            Data::Missing => return,
+            Data::InPlaces => Payload::Sges(&self.sges),
+            Data::Inline => Payload::Inline(&self.inline),
+        };
+        let to = match &begun.to {
+            To::Missing => return,
+            To::Peer => None,
+            To::Addressee(addressee) => Some(addressee),
+        };
+        self.finished.push(&SendRequest {
+            id: begun.id,
+            operation: begun.operation,
+            flags: begun.flags,
+            payload,
+            to,
+        });
+        self.begun = None;
+    }
+
+    /// What is to be posted; EINVAL if the last work request is not finished.
     pub fn finish(&self) -> Result<&SendList, Errno> {
         match self.begun {
             None => Ok(&self.finished),
@@ -104,21 +176,17 @@ impl Batch {
     }
 }
 
-impl Begun {
-    fn with<'a>(&self, payload: Payload<'a>) -> SendRequest<'a> {
-        SendRequest {
-            id: self.id,
-            operation: self.operation,
-            flags: self.flags,
-            payload,
-            to: None,
-        }
+/// The work request that waits for its data; EINVAL if there is none.
+fn without_data(begun: &mut Option<Begun>) -> Result<&mut Begun, Errno> {
+    match begun {
+        Some(begun) if matches!(begun.data, Data::Missing) => Ok(begun),
+        _ => Err(Errno::INVALID),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use softrdma::{MemoryKey, RemoteMemory};
+    use softrdma::{MemoryKey, QKey, Qpn, RemoteMemory};
 
     use super::*;
 
@@ -237,6 +305,34 @@ mod tests {
 
         let mut batch = begun(Operation::LocalInvalidate(MemoryKey(9)));
         assert_eq!(batch.set_sges(&[], &LIMITS), Err(Errno::INVALID));
+    }
+
+    #[test]
+    fn a_datagram_needs_data_and_an_addressee_in_any_order() {
+        let to = Addressee {
+            path: softrdma::Attributes::default().path,
+            qpn: Qpn::truncated(7),
+            qkey: QKey(9),
+        };
+        for address_first in [true, false] {
+            let mut batch = begun(Operation::Send);
+            batch.expect_addressee();
+            if address_first {
+                assert_eq!(batch.set_addressee(to), Ok(()));
+            }
+            assert_eq!(batch.set_sges(&[sge(3)], &LIMITS), Ok(()));
+            if !address_first {
+                assert!(batch.finish().is_err(), "to whom?");
+                assert_eq!(batch.set_sges(&[sge(3)], &LIMITS), Err(Errno::INVALID));
+                assert_eq!(batch.set_addressee(to), Ok(()));
+            }
+            let posted = posted(&batch);
+            assert_eq!(posted[0].to, Some(&to));
+            assert_eq!(posted[0].payload, Payload::Sges(&[sge(3)]));
+            assert_eq!(posted.len(), 1);
+        }
+        let mut of_connection = begun(Operation::Send);
+        assert_eq!(of_connection.set_addressee(to), Err(Errno::INVALID));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use core::mem::zeroed;
 use smallvec::SmallVec;
 use softrdma::{
     AddressVector, AttributeMask, Attributes, Capabilities, CompletionOpcode, Gid, MemoryKey, Mtu,
-    Operation, Psn, QpView, Qpn, RemoteMemory, SendFlags, Sge, State, Status, WorkCompletion,
+    Operation, Psn, QKey, QpView, Qpn, RemoteMemory, SendFlags, Sge, State, Status, WorkCompletion,
 };
 
 use super::memory;
@@ -190,6 +190,7 @@ pub fn attributes(
             AttributeMask::ACCESS_FLAGS => to.access = memory::access(from.qp_access_flags)?,
             AttributeMask::PKEY_INDEX => to.pkey_index = from.pkey_index,
             AttributeMask::PORT => to.port = from.port_num,
+            AttributeMask::QKEY => to.qkey = QKey(from.qkey),
             AttributeMask::ADDRESS_VECTOR => address = address_vector(&from.ah_attr)?,
             AttributeMask::PATH_MTU => {
                 let code = u8::try_from(from.path_mtu).ok();
@@ -206,8 +207,7 @@ pub fn attributes(
             AttributeMask::DEST_QPN => {
                 to.dest_qpn = Qpn::new(from.dest_qp_num).ok_or(Errno::INVALID)?;
             }
-            // Q_Key, alternate path, migration and resizing: not of reliable connections here; the
-            // device refuses the transition with them.
+            // alternate path, migration and resizing: the device refuses the transition with them
             _ => {}
         }
     }
@@ -221,8 +221,8 @@ fn state(value: c_uint) -> Result<State, Errno> {
         .ok_or(Errno::INVALID)
 }
 
-/// Where a connection goes. RoCE has no address without a GRH.
-fn address_vector(from: &ibv_ah_attr) -> Result<AddressVector, Errno> {
+/// Where packets go. RoCE has no address without a GRH.
+pub fn address_vector(from: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     if from.is_global == 0 {
         return Err(softrdma::Error::NoGid.into());
     }
@@ -259,12 +259,13 @@ fn ah_attr(from: &AddressVector) -> ibv_ah_attr {
 /// Everything that `ibv_query_qp` tells.
 pub fn queried(view: &QpView, address: &AddressVector) -> ibv_qp_attr {
     let from = &view.attributes;
-    // SAFETY: plain numbers; what a reliable connection does not have is 0.
+    // SAFETY: plain numbers; what no queue pair here has is 0.
     let mut to: ibv_qp_attr = unsafe { zeroed() };
     to.qp_state = view.state as c_uint;
     to.cur_qp_state = view.state as c_uint;
     to.path_mtu = from.path_mtu as c_uint;
     to.path_mig_state = IBV_MIG_MIGRATED;
+    to.qkey = from.qkey.0;
     to.rq_psn = from.rq_psn.get();
     to.sq_psn = from.sq_psn.get();
     to.dest_qp_num = from.dest_qpn.get();

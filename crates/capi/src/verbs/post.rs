@@ -2,8 +2,9 @@
 
 use core::ffi::c_int;
 
-use softrdma::{Payload, QueuePair, SendRequest, Sge};
+use softrdma::{Payload, QueuePair, SendRequest, Sge, Transport};
 
+use super::address;
 use super::convert::{self, Sges};
 use crate::abi::constants::IBV_SEND_INLINE;
 use crate::abi::verbs::{ibv_qp, ibv_recv_wr, ibv_send_wr};
@@ -69,7 +70,8 @@ pub unsafe extern "C" fn post_send(
 }
 
 /// # Safety
-/// The request's list of elements is valid.
+/// The request's list of elements is valid, and so is its address handle if the queue pair takes
+/// datagrams.
 unsafe fn queue_send(pair: &QueuePair, wr: &ibv_send_wr, sges: &mut Sges) -> Result<(), Errno> {
     let operation = convert::operation(wr)?;
     // SAFETY: the caller's promise.
@@ -82,12 +84,22 @@ unsafe fn queue_send(pair: &QueuePair, wr: &ibv_send_wr, sges: &mut Sges) -> Res
         Payload::Sges(sges)
     };
     let flags = convert::send_flags(wr.send_flags);
+    let to = match pair.transport() {
+        Transport::Ud => {
+            // SAFETY: the caller's promise; of a datagram this is the union's member.
+            Some(unsafe {
+                let ud = wr.wr.ud;
+                address::addressee(ud.ah, ud.remote_qpn, ud.remote_qkey)?
+            })
+        }
+        Transport::Rc | Transport::Uc => None,
+    };
     pair.queue_send(&SendRequest {
         id: wr.wr_id,
         operation,
         flags,
         payload,
-        to: None,
+        to: to.as_ref(),
     })?;
     Ok(())
 }

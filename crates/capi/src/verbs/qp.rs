@@ -4,13 +4,13 @@ use core::ffi::{c_int, c_uint};
 use core::ptr;
 use std::sync::Arc;
 
-use softrdma::{AttributeMask, EventQueue, QueuePair, QueuePairOptions};
+use softrdma::{AttributeMask, EventQueue, QueuePair, QueuePairOptions, Transport};
 
 use super::section::Section;
 use super::{context, convert, domain, qp_ex};
 use crate::abi::constants::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QPS_RESET, IBV_QPT_RC,
+    IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UD,
 };
 use crate::abi::verbs::{
     ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
@@ -60,10 +60,13 @@ unsafe fn create(
     if OF_THE_KERNEL.contains(&asked.qp_type) {
         return Err(Errno::INVALID);
     }
-    if asked.qp_type != IBV_QPT_RC || !asked.srq.is_null() {
-        return Err(Errno::unsupported(
-            "a queue pair that is not a reliable connection, or has a shared receive queue",
-        ));
+    let transport = match asked.qp_type {
+        IBV_QPT_RC => Transport::Rc,
+        IBV_QPT_UD => Transport::Ud,
+        _ => return Err(Errno::unsupported("a queue pair of this type")),
+    };
+    if !asked.srq.is_null() {
+        return Err(Errno::unsupported("a shared receive queue"));
     }
     let queue = |cq: *mut ibv_cq| {
         // SAFETY: the caller's promise; the field is written once.
@@ -76,6 +79,7 @@ unsafe fn create(
         }
     };
     let pair = domain.queue_pair(QueuePairOptions {
+        transport,
         send_cq: queue(asked.send_cq)?,
         receive_cq: queue(asked.recv_cq)?,
         capabilities: convert::capabilities(&asked.cap),
@@ -155,7 +159,8 @@ pub unsafe extern "C" fn create_qp_ex(
             return Err(Errno::UNSUPPORTED);
         }
         let send_operations = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(asked.send_ops_flags);
-        if send_operations.is_some_and(|asked| asked & !qp_ex::OPERATIONS != 0) {
+        let known = qp_ex::operations(asked.qp_type);
+        if send_operations.is_some_and(|asked| asked & !known != 0) {
             return Err(Errno::unsupported("an operation in send_ops_flags"));
         }
         // SAFETY: the caller's promise.

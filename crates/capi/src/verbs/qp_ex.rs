@@ -1,12 +1,13 @@
 //! The extended queue pair: work requests that are written down by one call each and posted
 //! together. What the calls do is in [`batch`](super::batch) and [`section`](super::section).
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::mem::zeroed;
 use core::slice;
 
-use softrdma::{MemoryKey, Operation, RemoteMemory};
+use softrdma::{MemoryKey, Operation, RemoteMemory, Transport};
 
+use super::address;
 use super::batch::Batch;
 use super::convert::{self, Sges};
 use super::qp::Pair;
@@ -14,7 +15,7 @@ use crate::abi::constants::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QPT_UD,
 };
 use crate::abi::verbs::{
     ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_sge,
@@ -23,8 +24,15 @@ use crate::errno::Errno;
 use crate::guard::{Status, caught, guard};
 use crate::object;
 
-/// Operations that a queue pair can be made for.
-pub const OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
+/// Operations that a queue pair of a type can be made for.
+pub fn operations(qp_type: c_uint) -> u64 {
+    match qp_type {
+        IBV_QPT_UD => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM,
+        _ => OF_CONNECTIONS,
+    }
+}
+
+const OF_CONNECTIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
     | IBV_QP_EX_WITH_SEND_WITH_IMM
@@ -151,7 +159,12 @@ unsafe fn build(qp: *mut ibv_qp_ex, announced_by: u64, operation: Operation) {
                 return Err(Errno::INVALID);
             }
             let (id, flags) = ((*qp).wr_id, convert::send_flags((*qp).wr_flags));
-            batch.begin(id, operation, flags, private.pair.capabilities())
+            let is_datagram = private.pair.transport() == Transport::Ud;
+            batch.begin(id, operation, flags, private.pair.capabilities())?;
+            if is_datagram {
+                batch.expect_addressee();
+            }
+            Ok(())
         });
     }
 }
@@ -254,7 +267,17 @@ unsafe fn inline(qp: *mut ibv_qp_ex, list: &[ibv_data_buf]) {
     }
 }
 
-/// Slots of what reliable connections of this device do not have: the whole batch fails with this.
+/// `ibv_wr_set_ud_addr`: to whom the datagram goes.
+unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: see `start`; the address handle is valid.
+    unsafe {
+        step(qp, |_, batch| {
+            batch.set_addressee(address::addressee(ah, qpn, qkey)?)
+        });
+    }
+}
+
+/// Slots of what this device does not have: the whole batch fails with this.
 macro_rules! refusals {
     ($($slot:ident($($type:ty),*): $errno:expr;)*) => {$(
         unsafe extern "C" fn $slot(qp: *mut ibv_qp_ex, $(_: $type),*) {
@@ -269,7 +292,6 @@ refusals! {
     send_tso(*mut c_void, u16, u16): Errno::UNSUPPORTED;
     atomic_write(u32, u64, *const c_void): Errno::UNSUPPORTED;
     flush(u32, u64, usize, u8, u8): Errno::UNSUPPORTED;
-    // addresses of other types of queue pairs
-    set_ud_addr(*mut ibv_ah, u32, u32): Errno::INVALID;
+    // of another type of queue pairs
     set_xrc_srqn(u32): Errno::INVALID;
 }

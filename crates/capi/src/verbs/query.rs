@@ -68,6 +68,7 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
     to.max_res_rd_atom = limit(from.max_res_rd_atom);
     to.max_qp_init_rd_atom = limit(from.max_qp_init_rd_atom);
     to.atomic_cap = IBV_ATOMIC_HCA;
+    to.max_ah = limit(from.max_ah);
     to.max_pkeys = from.max_pkeys;
     to.local_ca_ack_delay = from.local_ca_ack_delay;
     to.phys_port_cnt = from.port_count;

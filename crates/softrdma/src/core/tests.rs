@@ -100,6 +100,7 @@ impl End {
         // as if the background thread would look
         core.shard.hold.set_tended(true);
         let spec = QueuePairSpec {
+            transport: engine::qp::Transport::Rc,
             pd: PD,
             send_cq: Arc::clone(&send_cq),
             receive_cq: Arc::clone(&receive_cq),
@@ -110,6 +111,7 @@ impl End {
                 receive_sge_max: 1,
                 inline_max: 32,
             },
+            port_mtu: wire::Mtu::B4096,
             signal_all: true,
             events,
         };
@@ -191,7 +193,7 @@ impl End {
             id: 0,
             operation: Operation::Send,
             flags: SendFlags::empty(),
-            payload: Payload::Inline(b"long"), // as an acknowledgement,
+            payload: Payload::Inline(b"long"), // as an acknowledgement
             to: None,
         };
         self.core
