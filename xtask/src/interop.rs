@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use crate::guest::{self, Guest, Network};
 use crate::packages::{self, Purpose};
 use crate::process::Running;
-use crate::programs::{DEFAULT, Host, PerfTest, PingPong, ip, matches, succeeded};
+use crate::programs::{DATAGRAMS, DEFAULT, Host, PerfTest, PingPong, ip, matches, succeeded};
 use crate::sandbox::{FOLDER, Sandbox, Who};
 use crate::tally::{Tally, Verdict};
 use crate::{dist, workspace};
@@ -289,6 +289,14 @@ fn cases() -> Vec<(String, Role, Test)> {
         count: 10,
         ..usual
     });
+    for (gid, size) in [(0, 1024), (1, 1024), (2, 1024), (1, 1), (1, 4096)] {
+        exchanges.push(PingPong {
+            gid,
+            size,
+            count: 200,
+            ..DATAGRAMS
+        });
+    }
 
     let mut cases = Vec::new();
     for (role, end) in [(Role::Client, "client"), (Role::Server, "server")] {

@@ -1,5 +1,5 @@
-//! The C programs of `crates/capi/tests/c`: wrong use of each verb, the calls that wait, and the
-//! work request builders.
+//! The C programs of `crates/capi/tests/c`: wrong use of each verb, the calls that wait, the work
+//! request builders, and datagrams.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,21 @@ use super::world::World;
 use crate::{sandbox, workspace};
 
 /// One for each program.
-pub const SCENES: [Scene; 4] = [
+pub const SCENES: [Scene; 5] = [
     ("wrong-use", wrong_use),
     ("waiting", waiting),
     ("builders", builders),
     ("spoilt-batches", spoilt_batches),
+    ("datagrams", datagrams),
 ];
 
-const PROGRAMS: [&str; 4] = ["wrong_use", "waiting", "builders", "spoilt_batches"];
+const PROGRAMS: [&str; 5] = [
+    "wrong_use",
+    "waiting",
+    "builders",
+    "spoilt_batches",
+    "datagrams",
+];
 
 fn wrong_use(world: &World) -> Result<()> {
     run(world, "wrong_use")
@@ -35,6 +42,10 @@ fn builders(world: &World) -> Result<()> {
 
 fn spoilt_batches(world: &World) -> Result<()> {
     run(world, "spoilt_batches")
+}
+
+fn datagrams(world: &World) -> Result<()> {
+    run(world, "datagrams")
 }
 
 fn run(world: &World, name: &str) -> Result<()> {

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::capi;
 use super::crowd;
 use super::perftest::{self, PerfTest};
-use super::pingpong::{DEFAULT, PingPong};
+use super::pingpong::{DATAGRAMS, DEFAULT, PingPong};
 use super::scenes;
 use super::world::{Net, World};
 use crate::process::GUARD;
@@ -75,6 +75,20 @@ fn everybody(cases: &mut Vec<Case>, who: Who) {
             size: 1 << 20,
             count: 100,
             ..DEFAULT
+        },
+        PingPong {
+            gid: 0,
+            ..DATAGRAMS
+        },
+        DATAGRAMS,
+        PingPong {
+            gid: 2,
+            size: 4096,
+            ..DATAGRAMS
+        },
+        PingPong {
+            events: true,
+            ..DATAGRAMS
         },
     ];
     cases.extend(
@@ -178,6 +192,17 @@ fn two_hosts(cases: &mut Vec<Case>) {
             PingPong {
                 count: 10_000,
                 ..DEFAULT
+            },
+            PingPong {
+                gid: 0,
+                ..DATAGRAMS
+            },
+            DATAGRAMS,
+            PingPong {
+                gid: 2,
+                size: 1,
+                events: true,
+                ..DATAGRAMS
             },
         ];
         let net = Net::Veth(interface);

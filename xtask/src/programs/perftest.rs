@@ -55,6 +55,10 @@ fn bandwidth(program: &str) -> bool {
     program.ends_with("_bw")
 }
 
+fn sends(program: &str) -> bool {
+    program.contains("send")
+}
+
 fn sized(program: &str) -> bool {
     !program.contains("atomic")
 }
@@ -68,9 +72,12 @@ fn sleeps(program: &str) -> bool {
 }
 
 /// Every option, with few iterations: a case is about whether it works.
-const FLAGS: [Flag; 25] = [
+const FLAGS: [Flag; 27] = [
     flag(&[], all),
     flag(&["-c", "RC"], all),
+    // as many as a receive buffer holds in any case: nobody sends a lost datagram again
+    flag(&["-c", "UD", "-n", "50"], sends),
+    flag(&["-c", "UD", "-n", "50", "-s", "64", "-x", "2"], sends),
     flag(&["-a", "-n", "5"], sized),
     flag(&["-b"], bandwidth),
     flag(&["-q", "1"], bandwidth),

@@ -1,13 +1,15 @@
-//! `ibv_rc_pingpong`: its arguments, and whether it did what it says.
+//! `ibv_rc_pingpong` and `ibv_ud_pingpong`: their arguments, and whether they did what they say.
 
 use anyhow::{Context, Result, ensure};
 
 use super::succeeded;
 use crate::process::{Ended, Running};
 
-/// One run of `ibv_rc_pingpong`, both ends with the same arguments.
+/// One run, both ends with the same arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct PingPong {
+    /// Whether it is the one of datagrams, which has no path MTU.
+    pub datagrams: bool,
     /// GID index.
     pub gid: u8,
     /// Bytes of a message.
@@ -26,6 +28,7 @@ pub struct PingPong {
 
 /// As the program has them, but for the GID index, which it does not choose by itself.
 pub const DEFAULT: PingPong = PingPong {
+    datagrams: false,
     gid: 1,
     size: 4096,
     mtu: 1024,
@@ -35,19 +38,28 @@ pub const DEFAULT: PingPong = PingPong {
     port: 18515,
 };
 
+/// The same with datagrams, which fit an interface of 1500 bytes.
+pub const DATAGRAMS: PingPong = PingPong {
+    datagrams: true,
+    size: 1024,
+    ..DEFAULT
+};
+
 impl PingPong {
     /// The command line on `device`; the client's also names the server.
     pub fn argv(&self, device: &str, server: Option<&str>) -> Vec<String> {
-        let mut argv = vec![
-            "ibv_rc_pingpong".into(),
-            "-c".into(),
-            "-d".into(),
-            device.into(),
-        ];
+        let program = if self.datagrams {
+            "ibv_ud_pingpong"
+        } else {
+            "ibv_rc_pingpong"
+        };
+        let mut argv = vec![program.into(), "-c".into(), "-d".into(), device.into()];
         let mut option = |name: &str, value: String| argv.extend([name.to_string(), value]);
         option("-g", self.gid.to_string());
         option("-s", self.size.to_string());
-        option("-m", self.mtu.to_string());
+        if !self.datagrams {
+            option("-m", self.mtu.to_string());
+        }
         option("-n", self.count.to_string());
         option("-p", self.port.to_string());
         if let Some(receives) = self.receives {
@@ -103,6 +115,7 @@ impl PingPong {
 impl std::fmt::Display for PingPong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let PingPong {
+            datagrams,
             gid,
             size,
             mtu,
@@ -111,7 +124,11 @@ impl std::fmt::Display for PingPong {
             receives,
             port: _,
         } = *self;
-        write!(f, "pingpong,gid={gid},size={size},mtu={mtu},n={count}")?;
+        if datagrams {
+            write!(f, "ud-pingpong,gid={gid},size={size},n={count}")?;
+        } else {
+            write!(f, "pingpong,gid={gid},size={size},mtu={mtu},n={count}")?;
+        }
         if events {
             write!(f, ",events")?;
         }
