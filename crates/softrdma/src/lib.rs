@@ -12,7 +12,8 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`], [`address_handle`], [`batch`] | the API |
+//! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`], [`batch`] | the API |
+//! | [`address_handle`], [`address`] | where datagrams go |
 //! | [`core`] | memory and a shard, no globals, no threads: on sockets and in simulation |
 //! | [`shard`] | the lock section: engine, sealing, tap, network |
 //! | [`front`], [`ring`], [`receive_queue`] | what posting touches without that lock |
