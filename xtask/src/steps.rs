@@ -262,6 +262,7 @@ fn simulate(seeds: u32) -> Result<Tally> {
     run_simulator(&["--seeds", &seeds])?;
     run_simulator(&["--device", "--seeds", &seeds])?;
     run_simulator(&["--datagrams", "--seeds", &seeds])?;
+    run_simulator(&["--cm", "--seeds", &seeds])?;
     Ok(Tally::one())
 }
 

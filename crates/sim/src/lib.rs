@@ -12,10 +12,13 @@
 //! | [`checker::grants`] | no byte outside of what was granted |
 //! | [`checker::visibility`] | who sees the flag sees the data |
 //! | [`checker::liveness`] | everything finishes once the network has healed |
+//!
+//! [`cm_world`] is the same for connection management, with rules of its own.
 #![forbid(unsafe_code)]
 
 pub mod checker;
 pub mod clock;
+pub mod cm_world;
 pub mod datagram_world;
 pub mod device_world;
 pub mod ground;

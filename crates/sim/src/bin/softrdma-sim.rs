@@ -1,5 +1,5 @@
-//! Runs seeds: `softrdma-sim [--device|--datagrams] --seeds COUNT [--first SEED]`, or
-//! `softrdma-sim [--device|--datagrams] --seed SEED [--trace]`.
+//! Runs seeds: `softrdma-sim [--device|--datagrams|--cm] --seeds COUNT [--first SEED]`, or
+//! `softrdma-sim [--device|--datagrams|--cm] --seed SEED [--trace]`.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use softrdma_sim::replay::{self, Trace};
 use softrdma_sim::world::Summary;
-use softrdma_sim::{datagram_world, device_world, model_world};
+use softrdma_sim::{cm_world, datagram_world, device_world, model_world};
 
-const USAGE: &str = "usage: softrdma-sim [--device|--datagrams] [--seeds COUNT] [--first SEED] \
-                     [--seed SEED [--trace]]";
+const USAGE: &str = "usage: softrdma-sim [--device|--datagrams|--cm] [--seeds COUNT] \
+                     [--first SEED] [--seed SEED [--trace]]";
 
 /// Failing seeds that are reported before a run of many stops.
 const FAILURES_MAX: usize = 10;
@@ -79,6 +79,7 @@ fn run(seed: u64, options: &Options) -> Result<Summary, String> {
     let world = match options.world {
         "--device" => device_world::run,
         "--datagrams" => datagram_world::run,
+        "--cm" => cm_world::run,
         _ => model_world::run,
     };
     catch_unwind(AssertUnwindSafe(|| world(seed, options.trace))).unwrap_or_else(|panic| {
@@ -118,6 +119,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Options> {
         match argument.as_str() {
             "--device" => options.world = "--device",
             "--datagrams" => options.world = "--datagrams",
+            "--cm" => options.world = "--cm",
             "--trace" => options.trace = Trace::Print,
             "--seeds" => options.count = arguments.next()?.parse().ok()?,
             "--first" => options.first = arguments.next()?.parse().ok()?,
