@@ -308,6 +308,26 @@ impl DatagramSocket {
         })
     }
 
+    /// A socket to send with to one name only. It polls as writable when that one's queue has room
+    /// again, which an unconnected one cannot tell.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED` when nobody has the name, `EINVAL` for a name longer than [`MAX_NAME`].
+    pub fn connected(name: &[u8]) -> Result<Self, Errno> {
+        let address = SocketAddrUnix::new_abstract_name(name)?;
+        let socket = Self::unnamed()?;
+        rustix::net::connect(&socket.descriptor, &address)?;
+        Ok(socket)
+    }
+
+    /// Sends one message, gathered, to whom this socket is connected. Never blocks.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED` when that socket is closed, `ENOTCONN`, `EMSGSIZE`.
+    pub fn send(&self, payload: &[IoSlice<'_>]) -> Result<Sent, Errno> {
+        send(&self.descriptor, &[], payload, &[])
+    }
+
     /// Sends one message, gathered, to a name. Never blocks.
     ///
     /// # Errors

@@ -38,6 +38,10 @@ const PROBES: usize = 16;
 /// How long to wait for probes that another CPU may still be carrying through `lo`.
 const PROBE_WAIT_NS: u64 = 100_000_000;
 
+/// Datagrams of others that one probe takes at most: whoever sends faster than they are read must
+/// not hold its caller.
+const OTHERS_MAX: usize = 1024;
+
 /// Why a port could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -186,7 +190,8 @@ impl Group {
     /// Without the program some probes reach other members, whose owners see a few short datagrams.
     ///
     /// # Errors
-    /// When nothing could be proved, for instance because `lo` is down (`ENETUNREACH`).
+    /// When nothing could be proved, for instance because `lo` is down (`ENETUNREACH`) or others
+    /// send so much (`EAGAIN`).
     pub fn probe(
         &mut self,
         buffer: &mut [u8],
@@ -195,11 +200,17 @@ impl Group {
         let payload = self.probe_payload();
         self.send_probes(&payload)?;
         let mut socket = self.receiver(0)?;
-        let mut arrived = 0;
+        let (mut arrived, mut others) = (0, 0);
         while arrived < PROBES {
             match socket.receive(buffer)? {
                 Some(received) if buffer[..received.length] == payload => arrived += 1,
-                Some(received) => other(&received, &buffer[..received.length]),
+                Some(received) => {
+                    other(&received, &buffer[..received.length]);
+                    others += 1;
+                    if others == OTHERS_MAX {
+                        return Err(Errno::AGAIN);
+                    }
+                }
                 None if !wait_readable(&socket, Some(PROBE_WAIT_NS))? => break,
                 None => {}
             }
