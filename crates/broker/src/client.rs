@@ -17,6 +17,7 @@ pub use crate::error::{CallError, ConnectError};
 use crate::{
     credit::CreditTable,
     link::LinkInfo,
+    port::{BoundPort, PortAddress, PortSpace},
     protocol::{
         Answer, Call, Event, Greeting, Holder, PROTOCOL_VERSION, ROCE_PORT, Refusal, Reply,
         Request, Status, control_name, decode, encode, own_pid, steer_name,
@@ -261,6 +262,44 @@ impl Client {
     /// Gives a slot back; close its descriptors first.
     pub fn release_slot(&self, slot: u8) -> Result<(), CallError> {
         self.done(Request::ReleaseSlot { slot })
+    }
+
+    /// Binds an RDMA port, 0 for any; several may be bound at one port. It is free again after
+    /// [`Self::release_port`], or with the end of the connection or of the process.
+    ///
+    /// # Errors
+    /// [`PortRefusal`](crate::port::PortRefusal) says why not.
+    pub fn bind_port(
+        &self,
+        space: PortSpace,
+        port: u16,
+        address: PortAddress,
+        reuse: bool,
+    ) -> Result<BoundPort, CallError> {
+        let request = Request::BindPort {
+            space,
+            port,
+            address,
+            reuse,
+        };
+        match self.call(request)?.0 {
+            Reply::Bound(bound) => Ok(bound),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has requests for connections to a bound port passed on to the steering socket of `slot`,
+    /// until the port or the slot is given back.
+    ///
+    /// # Errors
+    /// [`PortRefusal`](crate::port::PortRefusal) also where the port is shared with others.
+    pub fn listen(&self, id: u64, slot: u8) -> Result<(), CallError> {
+        self.done(Request::Listen { id, slot })
+    }
+
+    /// Gives a port back.
+    pub fn release_port(&self, id: u64) -> Result<(), CallError> {
+        self.done(Request::ReleasePort { id })
     }
 
     /// Who has which slot.

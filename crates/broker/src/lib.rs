@@ -2,7 +2,7 @@
 //!
 //! One broker for each network namespace and user. It knows the links (RDMA devices on network
 //! interfaces) and owns the group of UDP sockets behind port 4791, of which every program gets one:
-//! its *slot*. Packets never pass through it.
+//! its *slot*. Data never passes through it; what comes to QP 1, which all programs share, does.
 //!
 //! | module | what |
 //! |---|---|
@@ -11,6 +11,9 @@
 //! | [`error`] | what they get instead |
 //! | [`protocol`] | the messages |
 //! | [`link`] | links, GID tables |
+//! | [`port`] | RDMA ports, which programs bind and listen on |
+//! | [`gsi`] | the packets of QP 1 |
+//! | [`steer`] | how packets are passed on to a slot |
 //! | [`server`] | the broker |
 //! | [`spawn`] | finding and starting it |
 //! | [`who`] | who may talk to whom |
@@ -18,15 +21,19 @@
 pub mod client;
 pub mod credit;
 pub mod error;
+pub mod gsi;
 pub mod link;
+pub mod port;
 pub mod protocol;
 pub mod server;
 pub mod spawn;
+pub mod steer;
 mod transport;
 pub mod who;
 
 pub use client::{Client, ConnectOptions, Lease};
 pub use error::{CallError, ConnectError};
 pub use link::{GidEntry, LinkInfo, LinkKind, PhysicalState, PortState};
+pub use port::{BoundPort, PortAddress, PortRefusal, PortSpace};
 pub use protocol::{Changes, Event, Holder, PROTOCOL_VERSION, Refusal, Status};
 pub use server::{Config, Server, ServerError};

@@ -8,10 +8,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::link::LinkInfo;
+use crate::{
+    gsi::Counters,
+    link::LinkInfo,
+    port::{BoundPort, PortAddress, PortRefusal, PortSpace, space_code},
+};
 
 /// Raised with every change of a message.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// The longest record, bytes: a link with a full GID table fits.
 pub const RECORD_LENGTH_MAX: usize = 160 * 1024;
@@ -95,6 +99,31 @@ pub enum Request {
         /// Its number.
         slot: u8,
     },
+    /// A port of one's own; it is free again when the process ends or its connection closes.
+    BindPort {
+        /// Each has its own ports.
+        #[serde(with = "space_code")]
+        space: PortSpace,
+        /// Which; 0 leaves it to the broker.
+        port: u16,
+        /// Where.
+        address: PortAddress,
+        /// Others who wish it too may be at the same address, until one of them listens.
+        reuse: bool,
+    },
+    /// Requests for connections to a bound port go to a slot of the caller from now on, until the
+    /// port or the slot is given back.
+    Listen {
+        /// The number of the bound port.
+        id: u64,
+        /// The slot.
+        slot: u8,
+    },
+    /// Gives a port back.
+    ReleasePort {
+        /// The number of the bound port.
+        id: u64,
+    },
     /// Who has which slot.
     SlotHolders,
     /// Keeps broker and links for the life of this process, whatever becomes of the connection.
@@ -133,6 +162,8 @@ pub enum Reply {
         /// The names of all steering sockets, see [`steer_name`].
         steer_prefix: String,
     },
+    /// A port.
+    Bound(BoundPort),
     /// Who has which slot.
     Holders(Vec<Holder>),
     /// The broker itself.
@@ -173,6 +204,10 @@ pub struct Status {
     pub links: u32,
     /// How often the steering program was lost and attached again.
     pub steering_repairs: u64,
+    /// Bound RDMA ports.
+    pub ports: u32,
+    /// What became of packets to QP 1.
+    pub gsi: Counters,
 }
 
 /// News for a subscribed connection.
@@ -325,6 +360,9 @@ pub enum Refusal {
         /// The slot.
         slot: u8,
     },
+    /// An RDMA port cannot be had.
+    #[error(transparent)]
+    Port(#[from] PortRefusal),
     /// The broker could not open its UDP port.
     #[error("{detail}")]
     PortUnavailable {
@@ -380,6 +418,7 @@ impl Refusal {
             Self::KindUnavailable { .. } => libc::EOPNOTSUPP,
             Self::LinkInUse { .. } | Self::NoSlotToSpare { .. } => libc::EBUSY,
             Self::SlotsExhausted { .. } => libc::EAGAIN,
+            Self::Port(refusal) => refusal.errno(),
             Self::PortUnavailable { .. } => libc::EADDRINUSE,
             Self::NotPermitted { .. } => libc::EACCES,
             Self::VersionMismatch { .. } => libc::EPROTONOSUPPORT,

@@ -6,7 +6,8 @@ use std::{
 };
 
 use broker::{
-    Client, Config, ConnectError, ConnectOptions, Holder, Refusal, Server, ServerError, spawn,
+    Client, Config, ConnectError, ConnectOptions, Holder, Refusal, Server, ServerError,
+    gsi::Counters, spawn,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -125,12 +126,35 @@ fn status(arguments: &Arguments) -> Result<(), String> {
         "links {}, connections {}, slots leased {}, cooling {}, steering repaired {}\n",
         status.links, status.clients, status.leased, status.cooling, status.steering_repairs
     );
+    text += &format!("RDMA ports {}, QP 1: {}\n", status.ports, gsi(&status.gsi));
     if let Some(problem) = status.port_problem {
         text += &format!("the port is not open: {problem}\n");
     }
     text += &list(&holders);
     crate::print(&text);
     Ok(())
+}
+
+/// What became of packets to QP 1, with reasons where some were dropped.
+fn gsi(counters: &Counters) -> String {
+    let mut text = format!(
+        "passed on {}, answered {}, dropped {}",
+        counters.passed,
+        counters.answered,
+        counters.dropped_total() + counters.overflowed
+    );
+    let mut reasons: Vec<String> = counters
+        .dropped
+        .iter()
+        .map(|(reason, count)| format!("{} {count}", reason.text()))
+        .collect();
+    if counters.overflowed > 0 {
+        reasons.push(format!("receive buffer full {}", counters.overflowed));
+    }
+    if !reasons.is_empty() {
+        text += &format!(" ({})", reasons.join(", "));
+    }
+    text
 }
 
 /// A line for each process, with its slots. Processes that the broker cannot see have no number to
@@ -172,7 +196,27 @@ fn stop(arguments: &Arguments) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use broker::gsi::DropReason;
+
     use super::*;
+
+    #[test]
+    fn drops_are_told_with_their_reasons() {
+        let mut counters = Counters {
+            passed: 12,
+            answered: 3,
+            ..Counters::default()
+        };
+        assert_eq!(gsi(&counters), "passed on 12, answered 3, dropped 0");
+        counters.dropped.insert(DropReason::BadIcrc, 4);
+        counters.dropped.insert(DropReason::UnknownId, 1);
+        counters.overflowed = 2;
+        assert_eq!(
+            gsi(&counters),
+            "passed on 12, answered 3, dropped 7 \
+             (bad ICRC 4, unknown communication ID 1, receive buffer full 2)"
+        );
+    }
 
     #[test]
     fn slots_of_one_process_are_on_one_line() {

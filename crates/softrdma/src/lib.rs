@@ -22,6 +22,7 @@
 //! | [`memory`] | registered memory: keys, and access that cannot kill the process |
 //! | [`run`], [`seal`] | packets to datagrams |
 //! | [`network`], [`steer`] | sockets; packets that reached the wrong process |
+//! | [`gsi`] | what the broker passes on of QP 1 |
 //! | `process`, `progress` | the only globals and the only threads |
 //! | `lane`, `lanes` | a slot with its shard and its thread; which one a queue pair gets |
 //!
@@ -41,6 +42,7 @@ pub mod device;
 pub mod error;
 pub mod event_queue;
 pub mod front;
+pub mod gsi;
 pub mod hold;
 mod lane;
 mod lanes;

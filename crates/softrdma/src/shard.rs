@@ -21,6 +21,7 @@ use tap::{Delayed, Tap};
 use crate::completion_queue::CompletionQueue;
 use crate::credit::SlotCredit;
 use crate::front::Front;
+use crate::gsi::Inbox;
 use crate::hold::Hold;
 use crate::memory::MemoryTable;
 use crate::network::{Network, RxBuffer};
@@ -73,6 +74,8 @@ pub struct Inner<N> {
     pub network: N,
     /// The side of each queue pair that programs touch without the lock.
     pub fronts: HashMap<QpIndex, Arc<Front>>,
+    /// Messages of connection management that wait for who manages the connections.
+    pub gsi: Inbox,
     slot: u8,
     receive: RxBuffer,
     burst: Burst,
@@ -108,6 +111,7 @@ impl<N: Network> Shard<N> {
                 engine,
                 network,
                 fronts: HashMap::new(),
+                gsi: Inbox::default(),
                 slot,
                 receive: RxBuffer::default(),
                 burst: Burst::with_bound(BURST_PACKETS),

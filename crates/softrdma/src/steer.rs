@@ -2,12 +2,13 @@
 //! packet, and stacks that are not ours may have packets of several of our processes merged.
 //!
 //! Such a packet travels, verified and with its original addresses, over a private datagram socket
-//! to the process that has its slot. Only the own user is believed, and the rate is bounded.
+//! to the process that has its slot. Only the own user is believed, and the rate is bounded. By the
+//! same way the broker passes on what came to QP 1 for this process.
 
 use std::io::IoSlice;
-use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use broker::steer::{MESSAGE_LENGTH_MAX, Origin};
 use engine::PathMeta;
 use io::fdpass::{DatagramSocket, Sent};
 
@@ -15,11 +16,6 @@ use io::fdpass::{DatagramSocket, Sent};
 const PER_SECOND_MAX: u32 = 10_000;
 /// Messages of strangers that are skipped before something else gets its turn.
 const STRANGERS_MAX: usize = 32;
-/// Source and destination address, interface, traffic class, hop limit.
-const PREFIX: usize = 16 + 16 + 4 + 1 + 1;
-/// Largest packet: 4096 bytes of payload and the longest chain of headers.
-const PACKET_MAX: usize = 4096 + 128;
-
 /// The name of the steering socket of a slot.
 pub type SlotName = Box<dyn Fn(u8) -> String + Send>;
 
@@ -71,8 +67,8 @@ impl Steering {
             return false;
         }
         self.passed_in_second += 1;
-        let prefix = prefix(meta);
-        let payload = [IoSlice::new(&prefix), IoSlice::new(bytes)];
+        let origin = origin(meta).to_bytes();
+        let payload = [IoSlice::new(&origin), IoSlice::new(bytes)];
         matches!(
             self.socket
                 .send_to((self.name_of)(slot).as_bytes(), &payload),
@@ -94,10 +90,9 @@ impl Steering {
             if !is_own || message.truncated {
                 continue;
             }
-            if let Some((head, bytes)) = self.buffer[..message.length].split_first_chunk::<PREFIX>()
-            {
+            if let Some((origin, bytes)) = Origin::split(&self.buffer[..message.length]) {
                 return Some(ForeignPacket {
-                    meta: meta(head),
+                    meta: meta(&origin),
                     bytes: bytes.to_vec(),
                 });
             }
@@ -107,59 +102,32 @@ impl Steering {
 }
 
 fn message_buffer() -> Box<[u8]> {
-    vec![0; PREFIX + PACKET_MAX].into_boxed_slice()
+    vec![0; MESSAGE_LENGTH_MAX].into_boxed_slice()
 }
 
-fn prefix(meta: &PathMeta) -> [u8; PREFIX] {
-    let mut bytes = [0; PREFIX];
-    bytes[..16].copy_from_slice(&octets(meta.source));
-    bytes[16..32].copy_from_slice(&octets(meta.destination));
-    bytes[32..36].copy_from_slice(&meta.interface.to_be_bytes());
-    bytes[36] = meta.traffic_class;
-    bytes[37] = meta.hop_limit;
-    bytes
-}
-
-fn meta(bytes: &[u8; PREFIX]) -> PathMeta {
-    let mut octets = [[0; 16]; 2];
-    octets[0].copy_from_slice(&bytes[..16]);
-    octets[1].copy_from_slice(&bytes[16..32]);
-    let [source, destination] = octets.map(|octets| Ipv6Addr::from(octets).to_canonical());
-    let mut interface = [0; 4];
-    interface.copy_from_slice(&bytes[32..36]);
-    PathMeta {
-        source,
-        destination,
-        interface: u32::from_be_bytes(interface),
-        traffic_class: bytes[36],
-        hop_limit: bytes[37],
+fn origin(meta: &PathMeta) -> Origin {
+    Origin {
+        source: meta.source,
+        destination: meta.destination,
+        interface: meta.interface,
+        traffic_class: meta.traffic_class,
+        hop_limit: meta.hop_limit,
     }
 }
 
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
+fn meta(origin: &Origin) -> PathMeta {
+    PathMeta {
+        source: origin.source,
+        destination: origin.destination,
+        interface: origin.interface,
+        traffic_class: origin.traffic_class,
+        hop_limit: origin.hop_limit,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_survive_the_way() {
-        for (source, destination) in [("10.0.0.1", "10.0.0.2"), ("fe80::1", "::1")] {
-            let sent = PathMeta {
-                source: source.parse().expect("a literal"),
-                destination: destination.parse().expect("a literal"),
-                interface: 7,
-                traffic_class: 0x62,
-                hop_limit: 64,
-            };
-            assert_eq!(meta(&prefix(&sent)), sent);
-        }
-    }
 
     #[test]
     fn a_packet_reaches_the_slot_it_is_passed_on_to() {

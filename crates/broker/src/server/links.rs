@@ -1,8 +1,11 @@
 //! The links and how they follow their interfaces. Pure state: the broker feeds it snapshots of
 //! what rtnetlink tells and passes the events on.
 
+use std::net::IpAddr;
+
 use wire::{Gid, Mtu};
 
+use super::ports::is_link_local;
 use crate::{
     link::{Address, GidTable, LinkInfo, LinkKind, mac_of_name},
     protocol::{Changes, Event, Refusal},
@@ -142,6 +145,28 @@ impl Links {
             .map(|link| &link.info)
             .find(|info| info.name == name)
             .ok_or_else(|| Refusal::NoSuchLink { name: name.into() })
+    }
+
+    /// Whether a link has this address: only then this host has an RDMA device there. All of
+    /// 127.0.0.0/8 is that of the loopback interface.
+    pub(super) fn have(&self, address: IpAddr) -> bool {
+        let gid = Gid::from_ip(address);
+        let is_loopback = address.is_ipv4() && address.is_loopback();
+        self.links.iter().any(|link| {
+            link.info
+                .gids
+                .iter()
+                .any(|entry| entry.gid == gid || (is_loopback && entry.gid.ip().is_loopback()))
+        })
+    }
+
+    /// Whether an interface has this address; `scope` matters to link-local ones.
+    pub(super) fn is_local(&self, address: IpAddr, scope: u32) -> bool {
+        let gid = Gid::from_ip(address);
+        self.snapshot
+            .addresses
+            .iter()
+            .any(|(index, own)| *own == gid && (!is_link_local(address) || *index == scope))
     }
 
     pub(super) fn len(&self) -> usize {

@@ -3,20 +3,32 @@
 //! | file | what |
 //! |---|---|
 //! | `accounts.rs` | what slots were granted and senders have in flight |
+//! | `binding.rs` | requests about ports: whose address, who may |
 //! | `clients.rs` | connections: greeting, who may, events waiting to be sent |
+//! | `gsi.rs` | QP 1: what arrives there is passed on or answered |
 //! | `links.rs` | links and how they follow their interfaces |
 //! | `slots.rs` | which slot is whose, when it may be used again |
 //! | `sockets.rs` | the sockets behind the slots |
-//! | `port.rs` | who has the port, if we have not |
+//! | `port.rs` | who has the UDP port, if we have not |
+//! | `ports.rs` | which RDMA port is whose, who listens |
+//! | `requesters.rs` | who got which request for a connection |
+//! | `route.rs` | whom a message of connection management is for |
+//! | `outbox.rs` | messages on their way to slots |
 //!
 //! Nothing here trusts a client with more than its own things: it may end at any moment, send
 //! anything, and not read its answers.
 
 mod accounts;
+mod binding;
 mod clients;
+mod gsi;
 mod links;
+mod outbox;
 mod port;
+mod ports;
+mod requesters;
 mod requests;
+mod route;
 mod slots;
 mod sockets;
 
@@ -36,7 +48,9 @@ use io::{
 use self::{
     accounts::Accounts,
     clients::Client,
+    gsi::Gsi,
     links::Links,
+    ports::Ports,
     slots::{Owner, Slots},
     sockets::Sockets,
 };
@@ -112,6 +126,7 @@ enum Token {
     Process(Owner),
     Hold(u64),
     Slot(u8),
+    Outbox(u8),
 }
 
 impl Token {
@@ -123,6 +138,7 @@ impl Token {
             Self::Process(owner) => (3, owner),
             Self::Hold(hold) => (4, hold),
             Self::Slot(slot) => (5, u64::from(slot)),
+            Self::Outbox(slot) => (6, u64::from(slot)),
         };
         kind << 48 | number
     }
@@ -136,6 +152,7 @@ impl Token {
             3 => Self::Process(number),
             4 => Self::Hold(number),
             5 => Self::Slot(u8::try_from(number).ok()?),
+            6 => Self::Outbox(u8::try_from(number).ok()?),
             _ => return None,
         })
     }
@@ -169,6 +186,8 @@ pub struct Server {
     slots: Slots,
     sockets: Sockets,
     accounts: Accounts,
+    ports: Ports,
+    gsi: Gsi,
     waiting: VecDeque<Waiting>,
     next_probe: Instant,
     /// Since when nobody needs the broker.
@@ -199,6 +218,8 @@ impl Server {
         let mut server = Self {
             sockets: Sockets::new(config.port, &instance, config.receive_buffer),
             accounts: Accounts::new(),
+            ports: Ports::default(),
+            gsi: Gsi::new(now),
             config,
             instance,
             own_uid,
@@ -268,7 +289,9 @@ impl Server {
             Token::Connection(owner) => self.serve(owner),
             Token::Process(owner) => self.end_client(owner, "its process ended"),
             Token::Hold(hold) => self.end_hold(hold),
+            Token::Slot(0) => self.receive_gsi(),
             Token::Slot(slot) => self.drain_slot(slot),
+            Token::Outbox(slot) => self.flush_outbox(slot),
         }
     }
 
@@ -280,7 +303,7 @@ impl Server {
         if now >= self.next_probe {
             self.next_probe = now + PROBE_PERIOD;
             if self.slots.leased().next().is_some() {
-                self.sockets.check_steering();
+                self.check_steering();
             }
         }
         let needed = !self.clients.is_empty() || !self.holds.is_empty() || self.links.keep();
@@ -314,6 +337,16 @@ impl Server {
             .min()?
             .saturating_duration_since(now);
         Some(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The probe reads the broker's own slot, where others send too.
+    fn check_steering(&mut self) {
+        let mut others = Vec::new();
+        self.sockets
+            .check_steering(|received, bytes| others.push((*received, bytes.to_vec())));
+        for (received, bytes) in others {
+            self.take_gsi(&received, &bytes);
+        }
     }
 
     fn watch(&self, what: impl AsFd, token: Token) -> Result<(), io::Errno> {

@@ -13,6 +13,7 @@ use io::{
 use super::{
     Server, Token, Waiting,
     clients::{Client, Process, clean_program_name},
+    ports::Wish,
     slots::Owner,
 };
 use crate::{
@@ -202,9 +203,10 @@ impl Server {
         for slot in self.slots.of(owner) {
             self.release(slot, owner);
         }
+        self.ports.end_owner(owner);
     }
 
-    fn unwatch(&self, what: impl AsFd) {
+    pub(super) fn unwatch(&self, what: impl AsFd) {
         if let Err(errno) = self.poller.remove(what) {
             tracing::debug!(%errno, "was not watched");
         }
@@ -276,6 +278,24 @@ impl Server {
                 } else {
                     Err(Refusal::NotYourSlot { slot })
                 }
+            }
+            Request::BindPort {
+                space,
+                port,
+                address,
+                reuse,
+            } => {
+                let wish = Wish {
+                    space,
+                    address,
+                    reuse,
+                };
+                self.bind_port(owner, port, &wish)
+            }
+            Request::Listen { id, slot } => self.listen(owner, id, slot),
+            Request::ReleasePort { id } => {
+                self.ports.release(owner, id)?;
+                Ok(Reply::Done)
             }
             Request::SlotHolders => Ok(Reply::Holders(self.holders())),
             Request::Hold => self.hold(owner),
@@ -361,6 +381,8 @@ impl Server {
             cooling: count(self.slots.cooling().len()),
             links: count(self.links.len()),
             steering_repairs: self.sockets.repairs(),
+            ports: count(self.ports.len()),
+            gsi: self.gsi.counters.clone(),
         }
     }
 
@@ -467,6 +489,8 @@ impl Server {
         }
         tracing::debug!(slot, "slot released");
         self.accounts.close(slot);
+        self.ports.end_slot(owner, slot);
+        self.end_outbox(slot);
         if let Some(socket) = self.sockets.receive(slot)
             && let Err(errno) = self.watch(socket, Token::Slot(slot))
         {
@@ -475,7 +499,7 @@ impl Server {
         true
     }
 
-    /// Takes what arrived at the broker's own slot or at one that waits for quiet.
+    /// Takes what arrived at a slot that waits for quiet.
     pub(super) fn drain_slot(&mut self, slot: u8) {
         match self.sockets.drain(slot) {
             Ok(0) => {}

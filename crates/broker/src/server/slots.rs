@@ -98,6 +98,11 @@ impl Slots {
         true
     }
 
+    /// Who has a slot.
+    pub(super) fn owner(&self, slot: u8) -> Option<Owner> {
+        self.owners[usize::from(slot)]
+    }
+
     /// The slots of `owner`.
     pub(super) fn of(&self, owner: Owner) -> Vec<u8> {
         self.leased()

@@ -28,6 +28,8 @@ pub(super) struct Sockets {
     /// Bytes of receive memory to ask for, as `SO_RCVBUF` counts them.
     receive_buffer: usize,
     group: Option<udp::Group>,
+    /// Slot 0, which the broker reads itself.
+    own: Option<udp::ReceiveSocket>,
     /// Why there is no group, and when that was found out.
     problem: Option<(String, Instant)>,
     steering: Vec<Option<DatagramSocket>>,
@@ -42,6 +44,7 @@ impl Sockets {
             receive_buffer,
             steer_prefix: steer_prefix(instance),
             group: None,
+            own: None,
             problem: None,
             steering: (0..SLOT_COUNT).map(|_| None).collect(),
             repairs: 0,
@@ -72,9 +75,10 @@ impl Sockets {
         if self.group.is_some() {
             return false;
         }
-        match udp::Group::open_with(self.port, SLOT_COUNT, SLOT_BYTE_OFFSET, self.receive_buffer) {
-            Ok(group) => {
+        match self.open_group() {
+            Ok((group, own)) => {
                 self.group = Some(group);
+                self.own = Some(own);
                 self.problem = None;
                 true
             }
@@ -96,6 +100,17 @@ impl Sockets {
         }
     }
 
+    fn open_group(&self) -> Result<(udp::Group, udp::ReceiveSocket), udp::OpenError> {
+        let group =
+            udp::Group::open_with(self.port, SLOT_COUNT, SLOT_BYTE_OFFSET, self.receive_buffer)?;
+        let own = group.receiver(0).map_err(|cause| udp::OpenError::Failed {
+            attempt: "read slot 0",
+            port: self.port,
+            cause,
+        })?;
+        Ok((group, own))
+    }
+
     /// Bytes of truesize that each socket was granted; 0 while the port is not open.
     pub(super) fn granted(&self) -> usize {
         self.group
@@ -105,6 +120,17 @@ impl Sockets {
 
     pub(super) fn receive(&self, slot: u8) -> Option<BorrowedFd<'_>> {
         self.group.as_ref()?.socket(usize::from(slot))
+    }
+
+    /// The next datagram of slot 0; `None` when none waits.
+    pub(super) fn receive_own(
+        &mut self,
+        buffer: &mut [u8],
+    ) -> Result<Option<udp::Received>, Errno> {
+        match &mut self.own {
+            Some(socket) => socket.receive(buffer),
+            None => Ok(None),
+        }
     }
 
     /// Throws away what waits at a slot; says how many datagrams that was.
@@ -135,12 +161,12 @@ impl Sockets {
     }
 
     /// Looks whether the kernel still steers by slot, and repairs that: a process that got a
-    /// socket can detach the program.
-    pub(super) fn check_steering(&mut self) {
+    /// socket can detach the program. What arrived at slot 0 meanwhile is given to `other`.
+    pub(super) fn check_steering(&mut self, other: impl FnMut(&udp::Received, &[u8])) {
         let Some(group) = &mut self.group else {
             return;
         };
-        match group.probe(&mut self.buffer, |_, _| {}) {
+        match group.probe(&mut self.buffer, other) {
             Ok(true) => {}
             Ok(false) => {
                 self.repairs += 1;

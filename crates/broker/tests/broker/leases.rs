@@ -1,12 +1,8 @@
 //! Slots: what a lease gives, who gets it when, and what becomes of it.
 
-use std::{
-    io::{BufRead, BufReader, IoSlice},
-    net::UdpSocket,
-    process::{Child, ChildStdout, Command, Stdio},
-};
+use std::{io::IoSlice, net::UdpSocket, process::Child};
 
-use crate::support::{Running, eventually, free_port, receive, send_to_slot};
+use crate::support::{Running, eventually, free_port, lease_in_child, receive, send_to_slot};
 use io::fdpass::DatagramSocket;
 use rustix::net::sockopt::socket_recv_buffer_size;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -147,7 +143,7 @@ fn a_closed_connection_gives_its_slots_back() {
 fn a_killed_process_loses_its_slot_though_its_connection_lives_on() {
     let running = Running::start();
     let client = running.client();
-    let (mut child, slot) = lease_in_child(&running);
+    let (mut child, slot) = lease_in_child(&running, &[]);
     let holders = client.slot_holders().expect("it runs");
     assert_eq!(holders.len(), 1);
     assert_eq!(holders[0].pid, child.0.id() as i32);
@@ -184,7 +180,7 @@ fn what_a_killed_process_had_in_flight_is_taken_back() {
     let client = running.client();
     let lease = client.lease_slot().expect("free");
     let table = lease.credit.as_ref().expect("this kernel has memfd");
-    let (mut child, slot) = lease_in_child(&running);
+    let (mut child, slot) = lease_in_child(&running, &[]);
     // as the child would note it: all mappings are one table
     table.note(lease.slot, slot, 100_000);
     let seen = table.look(lease.slot, lease.slot);
@@ -214,42 +210,6 @@ fn a_taken_port_names_who_has_it_and_is_tried_again() {
     let lease = client.lease_slot().expect("the port is free now");
     send_to_slot(port, lease.slot, b"here");
     assert_eq!(receive(&lease.receive), b"here");
-}
-
-/// The example program, killed when the test ends.
-struct Leasing(
-    Child,
-    #[allow(dead_code, reason = "keeps its output open")] ChildStdout,
-);
-
-impl Drop for Leasing {
-    fn drop(&mut self) {
-        // it may be dead and reaped already
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn lease_in_child(running: &Running) -> (Leasing, u8) {
-    let test = std::env::current_exe().expect("this is a program");
-    let program = test
-        .parent()
-        .and_then(|deps| deps.parent())
-        .expect("cargo's folders");
-    let mut child = Command::new(program.join("examples/lease"))
-        .arg(&running.instance)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("`cargo test -p softrdma-broker` without --test builds the example");
-    let mut output = BufReader::new(child.stdout.take().expect("it is a pipe"));
-    let mut line = String::new();
-    output.read_line(&mut line).expect("it prints its slot");
-    let slot = line
-        .trim()
-        .strip_prefix("slot ")
-        .expect("it prints its slot");
-    let slot = slot.parse().expect("a number");
-    (Leasing(child, output.into_inner()), slot)
 }
 
 /// Copies of all sockets of a child of ours.

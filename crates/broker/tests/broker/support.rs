@@ -1,8 +1,10 @@
 //! A broker in a thread of the test, on a port and a name of its own: no privileges, no leftovers.
 
 use std::{
+    io::{BufRead, BufReader},
     net::UdpSocket,
     os::fd::AsFd,
+    process::{Child, ChildStdout, Command, Stdio},
     sync::{
         Mutex,
         atomic::{AtomicU16, Ordering},
@@ -123,6 +125,44 @@ pub fn receive(socket: impl AsFd) -> Vec<u8> {
     let mut buffer = [0; 2048];
     let length = socket.recv(&mut buffer).expect("something arrives");
     buffer[6..length].to_vec()
+}
+
+/// The example program, killed when the test ends.
+pub struct Leasing(
+    pub Child,
+    #[allow(dead_code, reason = "keeps its output open")] ChildStdout,
+);
+
+impl Drop for Leasing {
+    fn drop(&mut self) {
+        // it may be dead and reaped already
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Another process with a slot, and which.
+pub fn lease_in_child(running: &Running, arguments: &[&str]) -> (Leasing, u8) {
+    let test = std::env::current_exe().expect("this is a program");
+    let program = test
+        .parent()
+        .and_then(|deps| deps.parent())
+        .expect("cargo's folders");
+    let mut child = Command::new(program.join("examples/lease"))
+        .arg(&running.instance)
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("`cargo test -p softrdma-broker` without --test builds the example");
+    let mut output = BufReader::new(child.stdout.take().expect("it is a pipe"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("it prints its slot");
+    let slot = line
+        .trim()
+        .strip_prefix("slot ")
+        .expect("it prints its slot");
+    let slot = slot.parse().expect("a number");
+    (Leasing(child, output.into_inner()), slot)
 }
 
 /// Waits until `condition` holds.

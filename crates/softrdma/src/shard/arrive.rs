@@ -4,6 +4,7 @@ use engine::{Instant, PathMeta};
 use tap::{DropReason, Verdict};
 use wire::Packet;
 
+use crate::gsi::Inbox;
 use crate::memory::MemoryTable;
 use crate::network::Network;
 use crate::shard::{DATAGRAMS_PER_SECTION, Inner, Server, flip};
@@ -73,13 +74,24 @@ impl<N: Network> Inner<N> {
             packets += 1;
             if let Ok(parsed) = Packet::parse(&packet.bytes) {
                 // verified by who passed it on, with its original addresses
-                self.hand_in(now, &parsed, &packet.meta, memory);
+                if Inbox::is_for(&parsed) {
+                    self.take_message(&parsed, &packet.meta);
+                } else {
+                    self.hand_in(now, &parsed, &packet.meta, memory);
+                }
             }
             if packets == DATAGRAMS_PER_SECTION {
                 break;
             }
         }
         packets
+    }
+
+    fn take_message(&mut self, packet: &Packet<'_>, meta: &PathMeta) {
+        match self.gsi.put(packet, meta) {
+            Ok(()) => self.tap.received(),
+            Err(reason) => self.tap.dropped(reason),
+        }
     }
 
     /// What the fault plan makes of a packet that arrived.
