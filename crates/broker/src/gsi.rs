@@ -1,9 +1,9 @@
 //! QP 1, the general services interface: what its datagrams look like, and what became of those
 //! that reached this host.
 //!
-//! Read first: IBA 13.4, 13.5. All processes of a host share QP 1; its packets arrive at the broker,
-//! which passes each on to the slot that is to have it. What a process sends from QP 1 it sends
-//! itself, with [`emit`].
+//! Read first: IBA 13.4, 13.5. All processes of a host share QP 1; its packets arrive at the
+//! broker, which passes each on to the slot that is to have it. What a process sends from QP 1 it
+//! sends itself, with [`emit`].
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! RDMA port numbers: what programs bind, and why they may not.
 //!
-//! Read first: IBA A11 (service IDs of the RDMA IP CM service). Port numbers of RDMA have nothing to
-//! do with those of TCP and UDP, and each [`PortSpace`] has its own.
+//! Read first: IBA A11 (service IDs of the RDMA IP CM service). Port numbers of RDMA have nothing
+//! to do with those of TCP and UDP, and each [`PortSpace`] has its own.
 
 use std::net::IpAddr;
 

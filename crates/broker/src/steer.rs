@@ -1,7 +1,7 @@
 //! What travels to a slot's steering socket: a packet with the addresses that it arrived with.
 //!
-//! Processes pass on packets of other slots, the broker passes on what came to QP 1 for them. Whoever
-//! passes a packet on has verified its ICRC; the receiver believes its own user and root.
+//! Processes pass on packets of other slots, the broker passes on what came to QP 1 for them.
+//! Whoever passes a packet on has verified its ICRC; the receiver believes its own user and root.
 
 use std::net::{IpAddr, Ipv6Addr};
 

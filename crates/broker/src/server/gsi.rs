@@ -1,9 +1,9 @@
-//! QP 1 of this host: takes what arrives, passes it on to who is to have it, and answers where there
-//! is nobody.
+//! QP 1 of this host: takes what arrives, passes it on to who is to have it, and answers where
+//! there is nobody.
 //!
 //! Read first: IBA 13.5 and [`route`](super::route). Anybody on the network can send here, so all
-//! work has a bound: packets taken in one turn of the loop, messages that wait for a slot, answers in
-//! a second.
+//! work has a bound: packets taken in one turn of the loop, messages that wait for a slot, answers
+//! in a second.
 
 use std::{
     io::IoSlice,

@@ -1,7 +1,8 @@
 //! Which port is whose, and who listens where. Pure state: what the kernel knows is the caller's.
 //!
-//! The rules are those of Linux's rdma_cm. A port may be bound several times at different addresses;
-//! where addresses overlap, only if all who bind there wish it (`reuse`) and none of them listens.
+//! The rules are those of Linux's rdma_cm. A port may be bound several times at different
+//! addresses; where addresses overlap, only if all who bind there wish it (`reuse`) and none of
+//! them listens.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
