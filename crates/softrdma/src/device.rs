@@ -183,6 +183,11 @@ impl Device {
         CompletionQueue::new(&self.0, size, channel, vector)
     }
 
+    /// Whether it can be used: not after the broker died, nor in a child of the process.
+    pub fn is_usable(&self) -> bool {
+        self.0.process.check().is_ok()
+    }
+
     /// Asynchronous events of this device.
     pub fn events(&self) -> &Arc<EventQueue> {
         &self.0.events
@@ -261,6 +266,7 @@ impl Process {
         for lane in self.lanes.all() {
             lane.core.shard.lock().network.forget_routes();
         }
+        self.connections.hear(event);
         for context in self.contexts() {
             if context.link().name != event.link_name() {
                 continue;

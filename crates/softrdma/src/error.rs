@@ -23,6 +23,12 @@ pub enum Error {
     /// The broker refused a call, or does not answer.
     #[error(transparent)]
     Call(broker::client::CallError),
+    /// An RDMA port cannot be had.
+    #[error(transparent)]
+    Port(broker::port::PortRefusal),
+    /// There is no such way to a peer, or no device on it.
+    #[error("no device leads to {0}")]
+    NoRoute(std::net::IpAddr),
     /// The fault plan in the environment is wrong.
     #[error("SOFTRDMA_FAULTS: {0}")]
     Faults(tap::PlanError),
@@ -125,6 +131,8 @@ impl Error {
             Self::NoDevice(_) => libc::ENODEV,
             Self::Broker(error) => error.errno(),
             Self::Call(error) => error.errno(),
+            Self::Port(refusal) => refusal.errno(),
+            Self::NoRoute(_) => libc::ENODEV,
             Self::Register(error) => error.errno(),
             Self::CompletionQueue(CompletionQueueError::Busy) => libc::EBUSY,
             Self::Invalid(_)

@@ -96,7 +96,7 @@ struct Inner<K> {
     owed: HashMap<u64, u64>,
 }
 
-impl<K: Copy> Events<K> {
+impl<K> Events<K> {
     /// An empty queue.
     ///
     /// # Errors
@@ -116,10 +116,19 @@ impl<K: Copy> Events<K> {
 
     /// Appends an event and wakes whoever waits for the descriptor.
     pub fn push(&self, kind: K, cookie: u64) {
+        // what comes back was warned of
+        drop(self.offer(kind, cookie));
+    }
+
+    /// The same for who has use for an event that finds no room.
+    ///
+    /// # Errors
+    /// The event, when too many wait.
+    pub fn offer(&self, kind: K, cookie: u64) -> Result<(), K> {
         let mut inner = self.lock();
         if inner.queue.len() >= QUEUED_MAX {
             tracing::warn!(cookie, "nobody fetches events: one was dropped");
-            return;
+            return Err(kind);
         }
         inner.queue.push_back(Event { kind, cookie });
         // Within the lock, so that there are never more tokens than events. It cannot block: the
@@ -127,6 +136,7 @@ impl<K: Copy> Events<K> {
         if let Err(errno) = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes()) {
             tracing::warn!(%errno, "an event descriptor refuses writing");
         }
+        Ok(())
     }
 
     /// The event that a token read from the descriptor stands for. `None` if it was taken back in
@@ -165,17 +175,30 @@ impl<K: Copy> Events<K> {
     /// is acknowledged. Blocks for as long as the program likes; hold no lock. No event of the
     /// object may be pushed any more.
     pub fn retire(&self, cookie: u64) {
+        drop(self.withdraw(cookie));
+        self.wait_acknowledged(cookie);
+    }
+
+    /// Waits until every event of an object that was given is acknowledged; hold no lock.
+    pub fn wait_acknowledged(&self, cookie: u64) {
+        let _all_acknowledged = self
+            .acknowledged
+            .wait_while(self.lock(), |inner| inner.owed.contains_key(&cookie))
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+
+    /// Takes back the queued events of an object, oldest first.
+    pub fn withdraw(&self, cookie: u64) -> Vec<K> {
         let mut inner = self.lock();
-        let before = inner.queue.len();
-        inner.queue.retain(|event| event.cookie != cookie);
-        for _ in inner.queue.len()..before {
+        let (withdrawn, kept) = std::mem::take(&mut inner.queue)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|event| event.cookie == cookie);
+        inner.queue = kept;
+        for _ in &withdrawn {
             // Where the token is gone, a reader has it: it will find no event and read again.
             self.take_token();
         }
-        let _all_acknowledged = self
-            .acknowledged
-            .wait_while(inner, |inner| inner.owed.contains_key(&cookie))
-            .unwrap_or_else(PoisonError::into_inner);
+        withdrawn.into_iter().map(|event| event.kind).collect()
     }
 
     /// Reads one token if there is one, whatever the flags of the descriptor.

@@ -74,6 +74,7 @@ impl Lane {
             Some(Steering::new(lease.steer, name_of)),
             Clock::Monotonic(pace),
         );
+        core.shard.set_reader(&attendant);
         Ok(Self {
             inherited: Mutex::new(inherited.into()),
             slot,

@@ -92,6 +92,18 @@ impl Lanes {
         self.get(index).map(Place::new).ok_or(Error::DeviceFatal)
     }
 
+    /// The first lane, made if there is none: connection management uses it.
+    ///
+    /// # Errors
+    /// What `make` says.
+    pub(crate) fn first(&self, make: impl FnOnce(usize) -> Result<Lane>) -> Result<&Arc<Lane>> {
+        let _choosing = self.choosing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.get(0).is_none() {
+            self.add(0, make(0)?);
+        }
+        self.get(0).ok_or(Error::DeviceFatal)
+    }
+
     /// Shows a new lane to everybody. Within the lock.
     fn add(&self, index: usize, lane: Lane) -> usize {
         let attendant = Arc::clone(&lane.attendant);

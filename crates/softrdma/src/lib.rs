@@ -23,16 +23,18 @@
 //! | [`run`], [`seal`] | packets to datagrams |
 //! | [`network`], [`steer`] | sockets; packets that reached the wrong process |
 //! | [`gsi`] | what the broker passes on of QP 1 |
+//! | [`cm`] | connection management: IDs, event channels |
 //! | `process`, `progress` | the only globals and the only threads |
 //! | `lane`, `lanes` | a slot with its shard and its thread; which one a queue pair gets |
 //!
-//! Lock order, everywhere: control (broker, contexts) → shard → receive queue → completion queue →
-//! channel and events. Never two shards. No lock is held while C code runs.
+//! Lock order, everywhere: control (broker, contexts) → connections → shard → receive queue →
+//! completion queue → channel and events. Never two shards. No lock is held while C code runs.
 
 pub mod address;
 pub mod address_handle;
 pub mod attributes;
 pub mod batch;
+pub mod cm;
 pub mod completion_channel;
 pub mod completion_queue;
 pub mod core;

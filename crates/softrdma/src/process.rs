@@ -13,6 +13,7 @@ use io::fork::{ClosedInChild, PerProcess};
 use tap::{FaultPlan, Tap};
 use wire::MemoryKey;
 
+use crate::cm::Connections;
 use crate::completion_queue::CompletionQueue;
 use crate::device::Context;
 use crate::error::{Error, Result};
@@ -36,6 +37,8 @@ pub struct Process {
     pub(crate) memory: Arc<MemoryTable>,
     /// The data path, from the first queue pair on.
     pub(crate) lanes: Lanes,
+    /// Who is connected, or asks to be.
+    pub(crate) connections: Connections,
     /// Of the thread that listens to the broker, and serves the first lane when there is one.
     attendant: Arc<Attendant>,
     contexts: Mutex<Vec<Weak<Context>>>,
@@ -67,6 +70,7 @@ impl Process {
             memory: Arc::new(MemoryTable::default()),
             // here, and not in a thread that may be bound to one processor
             lanes: Lanes::new(io::thread::cores()),
+            connections: Connections::default(),
             attendant: Arc::clone(&attendant),
             contexts: Mutex::default(),
             is_dead: AtomicBool::new(false),
@@ -109,6 +113,19 @@ impl Process {
             return Err(Error::DeviceFatal);
         }
         Ok(place)
+    }
+
+    /// The lane of connection management, leased if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when no slot can be leased.
+    pub(crate) fn first_lane(self: &Arc<Self>) -> Result<&Arc<Lane>> {
+        let lane = self.lanes.first(|index| self.make_lane(index))?;
+        if self.is_dead() {
+            lane.close();
+            return Err(Error::DeviceFatal);
+        }
+        Ok(lane)
     }
 
     fn make_lane(self: &Arc<Self>, index: usize) -> Result<Lane> {
@@ -167,6 +184,7 @@ impl Process {
         for context in self.contexts() {
             context.report_fatal();
         }
+        self.connections.lose_device();
     }
 }
 

@@ -113,7 +113,10 @@ impl Thread {
             }
             // who came between the look and the stores relied on what they replaced: look again
             let is_missed = match sleep {
-                Sleep::Until(_) => core.is_some_and(|core| has_work_due(core, wakes_at)),
+                Sleep::Until(_) => {
+                    core.is_some_and(|core| has_work_due(core, wakes_at))
+                        || self.has_connections_due(&process, wakes_at)
+                }
                 Sleep::Glance(_) => self.attendant.watched.load(Ordering::SeqCst) > 0,
                 Sleep::Briefly(_) => false,
             };
@@ -145,7 +148,7 @@ impl Thread {
     }
 
     /// Serves if it is our turn, and says how to wait.
-    fn round(&mut self, process: &Process) -> Sleep {
+    fn round(&mut self, process: &Arc<Process>) -> Sleep {
         let Some(core) = self.core(process) else {
             return Sleep::Until(IDLE_NS);
         };
@@ -154,6 +157,7 @@ impl Thread {
         let mut last_packet = None;
         let mut last_look = core.now();
         loop {
+            self.serve_connections(process);
             let now = core.now();
             let silence = nanoseconds(now.since(core.shard.last_poll()));
             if silence < pace.stretch(SERVICE_BOUND_NS) && !is_watched {
@@ -183,11 +187,28 @@ impl Thread {
                 std::hint::spin_loop();
                 continue;
             }
-            let until = served
-                .deadline
-                .map_or(IDLE_NS, |deadline| nanoseconds(deadline.since(core.now())));
+            let connections = (self.lane == 0)
+                .then(|| process.connections.next_deadline())
+                .flatten();
+            let deadline = served.deadline.into_iter().chain(connections).min();
+            let until =
+                deadline.map_or(IDLE_NS, |deadline| nanoseconds(deadline.since(core.now())));
             return Sleep::Until(until.min(IDLE_NS));
         }
+    }
+
+    /// Connection management is the first lane's.
+    fn serve_connections(&self, process: &Arc<Process>) {
+        if self.lane == 0 {
+            process.serve_connections();
+        }
+    }
+
+    /// Whether somebody asked for an earlier deadline since it was looked at.
+    fn has_connections_due(&self, process: &Process, wakes_at_ns: u64) -> bool {
+        let deadline = process.connections.next_deadline();
+        self.lane == 0
+            && deadline.is_some_and(|deadline| deadline.as_nanos() + GLANCE_MIN_NS < wakes_at_ns)
     }
 
     /// How long to leave a program alone that polls.

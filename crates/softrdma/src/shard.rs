@@ -4,7 +4,8 @@
 //! they could not hand over stays in the queue pair's send ring and is announced in `pending`,
 //! which the holder looks at again after it has let go.
 //!
-//! Lock order of the crate: control → shard → receive queue → completion queue → channel.
+//! Lock order of the crate: control → connections → shard → receive queue → completion queue →
+//! channel.
 
 mod arrive;
 mod transmit;
@@ -12,7 +13,7 @@ mod transmit;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use engine::qp::SendRequest;
 use engine::{AsyncEvent, Burst, Host, Instant, Path, QpIndex};
@@ -21,8 +22,9 @@ use tap::{Delayed, Tap};
 use crate::completion_queue::CompletionQueue;
 use crate::credit::SlotCredit;
 use crate::front::Front;
-use crate::gsi::Inbox;
+use crate::gsi::{self, Inbox};
 use crate::hold::Hold;
+use crate::lane::Attendant;
 use crate::memory::MemoryTable;
 use crate::network::{Network, RxBuffer};
 use crate::pace::Pace;
@@ -58,6 +60,10 @@ pub struct Shard<N> {
     /// Queue pairs with something in their send ring.
     pending: Mutex<Vec<QpIndex>>,
     has_pending: AtomicBool,
+    /// Whether messages of connection management wait.
+    has_messages: AtomicBool,
+    /// The thread that deals with them.
+    reader: OnceLock<Arc<Attendant>>,
     /// What may wait for company.
     pub hold: Hold,
     /// When somebody was last inside a poll, in nanoseconds of the clock.
@@ -94,6 +100,8 @@ pub struct Inner<N> {
     posted: SendList,
     /// Sections so far.
     sections: u32,
+    /// Of the next packet from QP 1.
+    management_psn: u32,
 }
 
 impl<N: Network> Shard<N> {
@@ -125,9 +133,12 @@ impl<N: Network> Shard<N> {
                 dropped_seen: 0,
                 posted: SendList::default(),
                 sections: 0,
+                management_psn: 0,
             }),
             pending: Mutex::new(Vec::new()),
             has_pending: AtomicBool::new(false),
+            has_messages: AtomicBool::new(false),
+            reader: OnceLock::new(),
             hold: Hold::new(pace),
             last_poll_ns: AtomicU64::new(0),
             idle_since_ns: AtomicU64::new(0),
@@ -188,6 +199,22 @@ impl<N: Network> Shard<N> {
         self.has_posts() || self.hold.owes()
     }
 
+    /// Names the thread that deals with messages of connection management, once.
+    pub(crate) fn set_reader(&self, reader: &Arc<Attendant>) {
+        // the first one stays
+        let _ = self.reader.set(Arc::clone(reader));
+    }
+
+    /// The messages of connection management that came, oldest first.
+    pub fn take_messages(&self) -> Vec<gsi::Arrival> {
+        if !self.has_messages.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut inner = self.lock();
+        self.has_messages.store(false, Ordering::Release);
+        std::iter::from_fn(|| inner.gsi.take()).collect()
+    }
+
     /// One lock section: what was posted, what arrived, what is due, what must leave.
     pub fn serve_locked(&self, inner: &mut Inner<N>, now: Instant, memory: &MemoryTable) {
         self.section(inner, now, memory, Server::Anybody);
@@ -233,6 +260,13 @@ impl<N: Network> Shard<N> {
     /// What is told to those who look without the lock.
     fn leave(&self, inner: &mut Inner<N>) {
         inner.deliver_events();
+        if !inner.gsi.is_empty()
+            && !self.has_messages.swap(true, Ordering::AcqRel)
+            && let Some(reader) = self.reader.get()
+        {
+            // whoever served may have nothing to do with connections
+            reader.wake.wake();
+        }
         self.hold.set_in_flight(inner.engine.is_in_flight());
     }
 

@@ -1,8 +1,14 @@
 //! What leaves: from the engine's bursts to runs that are sealed, pass the tap and are sent.
 
+use std::net::SocketAddr;
+
 use engine::{Burst, Instant, Path};
 use io::udp::SendOutcome;
 use tap::{DropReason, Verdict};
+use wire::icrc::PseudoHeader;
+use wire::mad::packet_headers;
+use wire::roce::UDP_PORT;
+use wire::{Mad, Psn, Qpn};
 
 use crate::memory::MemoryTable;
 use crate::network::{Network, OutgoingRun};
@@ -143,6 +149,40 @@ impl<N: Network> Inner<N> {
             }
         }
         Ok(())
+    }
+
+    /// Sends a message of connection management from QP 1 to QP 1. One that finds no room is lost:
+    /// its sender repeats what is not answered. spec: IBA 13.5
+    pub fn send_management(&mut self, now: Instant, path: &Path, mad: &[u8; Mad::LENGTH]) {
+        let dest = Qpn::GSI;
+        let port = match self.network.source_port(path, dest) {
+            Ok(port) => port,
+            Err(errno) => {
+                tracing::warn!(%errno, "no transmit socket");
+                return self.tap.dropped(DropReason::SendFailed);
+            }
+        };
+        let source = SocketAddr::new(path.local, port);
+        let Some(header) = PseudoHeader::new(source, SocketAddr::new(path.remote, UDP_PORT)) else {
+            return self.tap.dropped(DropReason::SendFailed);
+        };
+        let psn = Psn::truncated(self.management_psn);
+        self.management_psn = self.management_psn.wrapping_add(1);
+        let mut bytes = Vec::new();
+        packet_headers(psn).emit_packet(mad, &mut bytes);
+        header.seal(&mut bytes, 0);
+        let run = OwnedRun {
+            segment_size: bytes.len(),
+            bytes,
+            path: *path,
+            dest,
+        };
+        if self.tap.has_plan() {
+            let verdict = self.tap.outgoing(now.as_nanos(), &run.bytes);
+            self.apply(now, verdict, run);
+        } else {
+            self.send_alone(&run);
+        }
     }
 
     /// Does with a single finished packet what the fault plan says.

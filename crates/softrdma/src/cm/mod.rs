@@ -1,0 +1,177 @@
+//! Connection management of the process: IDs, event channels, and what drives the state machines.
+//!
+//! Read first: [`engine::cm`] for the states, IBA A11 for addresses and ports. An [`Id`] is a
+//! program's end of a connection that it asks for, takes or listens for. What happens to it comes
+//! as a [`CmEvent`] through its [`EventChannel`], in the order in which it happened.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`id`] | what a program asks for |
+//! | [`event`] | what it is told |
+//! | `record` | what is known of an ID |
+//! | `resolve` | from addresses to the link and the path between them |
+//! | `incoming` | from the state machines' events to the program's |
+//! | `attributes` | what the queue pair of a connection has to be set to |
+//!
+//! All IDs of a process are behind one lock, between those of control and the shards: whoever has
+//! it sends through the first lane, and asks the broker nothing. The background thread of that
+//! lane takes the messages that come and minds the deadlines. It never touches a queue pair: those
+//! belong to the program, which moves them when it is told.
+
+mod attributes;
+pub mod event;
+pub mod id;
+mod incoming;
+mod record;
+mod resolve;
+
+pub use event::{ConnectionParameters, Event as CmEvent, EventChannel, EventKind};
+pub use id::{Id, Options, Request};
+pub use wire::mad::PortSpace;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use broker::link::LinkInfo;
+use broker::protocol::Event;
+use engine::Instant;
+use engine::cm::{Cm, Config};
+use wire::mad::{CommId, ServiceId};
+
+use crate::error::Result;
+use crate::process::{Process, random};
+use record::Record;
+
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+
+/// All connections of a process.
+pub(crate) struct Connections {
+    inner: Mutex<Inner>,
+    /// The earliest deadline, in nanoseconds of the clock.
+    deadline_ns: AtomicU64,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// From the first lane on, whose slot is in its communication IDs.
+    cm: Option<Cm>,
+    records: HashMap<u64, Record>,
+    /// The IDs of the connections that the state machines know.
+    by_comm: HashMap<CommId, u64>,
+    /// Who listens: several at different addresses.
+    listeners: HashMap<ServiceId, Vec<u64>>,
+    last_number: u64,
+    /// The links of this host, as last heard.
+    links: Vec<LinkInfo>,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self {
+            inner: Mutex::default(),
+            deadline_ns: AtomicU64::new(NEVER),
+        }
+    }
+}
+
+impl Connections {
+    /// When [`Process::serve_connections`] has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let deadline = self.deadline_ns.load(Ordering::SeqCst);
+        (deadline != NEVER).then(|| Instant::from_nanos(deadline))
+    }
+
+    /// News from the broker.
+    pub(crate) fn hear(&self, event: &Event) {
+        let links = &mut self.lock().links;
+        let known = links.iter().position(|link| link.name == event.link_name());
+        match (event, known) {
+            (Event::Changed { link, .. }, Some(at)) => links[at] = link.clone(),
+            (Event::Changed { link, .. } | Event::Added(link), None) => links.push(link.clone()),
+            (Event::Removed { .. }, Some(at)) => drop(links.remove(at)),
+            (Event::Added(_), Some(_)) | (Event::Removed { .. }, None) => {}
+        }
+    }
+
+    /// The broker died: whoever has a device is told that it is gone.
+    pub(crate) fn lose_device(&self) {
+        let inner = self.lock();
+        for (number, record) in &inner.records {
+            if record.route.is_some() {
+                record.tell(*number, CmEvent::of(record, EventKind::DeviceRemoval, 0));
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // a panic was reported by the guard of the C library; what it left is looked up, not
+        // trusted
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Process {
+    /// Takes messages that came, and sends again and gives up what is due.
+    pub(crate) fn serve_connections(self: &Arc<Self>) {
+        let Some(lane) = self.lanes.get(0) else {
+            return;
+        };
+        let messages = lane.core.shard.take_messages();
+        let is_due = |deadline: Instant| deadline <= lane.core.now();
+        if messages.is_empty() && !self.connections.next_deadline().is_some_and(is_due) {
+            return;
+        }
+        self.in_connections(|inner, now| {
+            let Some(cm) = &mut inner.cm else {
+                return;
+            };
+            for message in &messages {
+                let outcome = cm.handle_mad(now, &message.mad, &message.meta);
+                tracing::trace!(?outcome, source = %message.meta.source, "a message for QP 1");
+            }
+            cm.handle_timeout(now);
+        });
+    }
+
+    /// A section of the lock: runs `work`, then tells programs and peers what came of it. Nothing
+    /// of a parent's is touched in a child: callers have checked.
+    fn in_connections<R>(self: &Arc<Self>, work: impl FnOnce(&mut Inner, Instant) -> R) -> R {
+        let now = Instant::from_nanos(io::clock::now_ns());
+        let mut inner = self.connections.lock();
+        let result = work(&mut inner, now);
+        let Some(lane) = self.lanes.get(0) else {
+            return result;
+        };
+        self.deliver(&mut inner, now);
+        let Some(cm) = &mut inner.cm else {
+            return result;
+        };
+        if let Some(first) = cm.poll_transmit() {
+            let mut shard = lane.core.shard.lock();
+            let rest = std::iter::from_fn(|| cm.poll_transmit());
+            for outgoing in std::iter::once(first).chain(rest) {
+                shard.send_management(now, &outgoing.path, &outgoing.mad);
+            }
+        }
+        let deadline = cm.next_deadline();
+        self.connections
+            .deadline_ns
+            .store(deadline.map_or(NEVER, Instant::as_nanos), Ordering::SeqCst);
+        drop(inner);
+        lane.attendant.wake_before(deadline);
+        result
+    }
+
+    /// Makes ready for messages.
+    fn start_connections(self: &Arc<Self>) -> Result<u8> {
+        let slot = self.first_lane()?.slot;
+        let seed = u64::from(random()) << 32 | u64::from(random());
+        self.connections
+            .lock()
+            .cm
+            .get_or_insert_with(|| Cm::new(Config::new(slot, seed)));
+        Ok(slot)
+    }
+}

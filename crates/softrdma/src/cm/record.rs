@@ -1,0 +1,126 @@
+//! What is known of an ID.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use broker::port::BoundPort;
+use engine::Path;
+use engine::cm::RemoteQueuePair;
+use wire::mad::{Bits, CommId, Guid, PortSpace};
+use wire::{Mtu, Psn};
+
+use super::event::{Event, EventChannel};
+use super::id::Options;
+
+/// How far an ID is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing was asked for.
+    Idle,
+    /// It has an address.
+    Bound,
+    /// The destination and the link to it are known.
+    AddressResolved,
+    /// The path is known.
+    RouteResolved,
+    /// It takes requests.
+    Listening,
+    /// The peer was asked.
+    Connecting,
+    /// The peer has accepted, and waits for this side.
+    Responding,
+    /// The peer asks.
+    Requested,
+    /// The request was accepted.
+    Accepted,
+    /// The connection is, or was, established; or it was refused.
+    Connected,
+}
+
+/// The link of a connection, and the way along it.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    /// The link's name.
+    pub link: String,
+    /// Place of the own address in its GID table.
+    pub gid_index: u16,
+    /// The device.
+    pub guid: Guid,
+    /// The largest path MTU.
+    pub mtu: Mtu,
+    /// Addresses and fields of the IP header.
+    pub path: Path,
+}
+
+/// What the own queue pair is to be set to, as agreed with the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Agreed {
+    pub remote: RemoteQueuePair,
+    pub mtu: Mtu,
+    pub ack_timeout: Bits<5>,
+    pub retry_count: Bits<3>,
+}
+
+/// See the module.
+pub(super) struct Record {
+    /// What the program knows the ID by.
+    pub cookie: Arc<AtomicU64>,
+    pub channel: Arc<EventChannel>,
+    pub space: PortSpace,
+    pub state: State,
+    pub options: Options,
+    pub local: Option<SocketAddr>,
+    pub remote: Option<SocketAddr>,
+    /// The port at the broker; a request has its listener's.
+    pub port: Option<BoundPort>,
+    pub route: Option<Route>,
+    pub comm: Option<CommId>,
+    /// The first PSN that the own queue pair will receive.
+    pub starting_psn: Psn,
+    /// Retries of the own queue pair.
+    pub retry_count: Bits<3>,
+    pub agreed: Option<Agreed>,
+}
+
+impl Record {
+    /// Of a new ID.
+    pub fn new(channel: &Arc<EventChannel>, space: PortSpace, starting_psn: Psn) -> Self {
+        Self {
+            cookie: Arc::default(),
+            channel: Arc::clone(channel),
+            space,
+            state: State::Idle,
+            options: Options::default(),
+            local: None,
+            remote: None,
+            port: None,
+            route: None,
+            comm: None,
+            starting_psn,
+            retry_count: Bits::MAX,
+            agreed: None,
+        }
+    }
+
+    /// Queues an event of the ID with this number.
+    pub fn tell(&self, number: u64, event: Event) {
+        self.channel.push(event, number);
+    }
+
+    /// How well a listener fits a request to `address`, which arrived over `link`: its own address
+    /// before all of a family, and those before all of both. `None` if it is for others.
+    pub fn fits(&self, address: IpAddr, link: &str) -> Option<u8> {
+        let own = self.local?.ip();
+        let is_there = self.route.as_ref().is_none_or(|route| route.link == link);
+        if own == address && is_there {
+            Some(2)
+        } else if own.is_unspecified() && own.is_ipv4() == address.is_ipv4() {
+            Some(1)
+        } else if own.is_unspecified() && own.is_ipv6() && !self.options.family_only {
+            Some(0)
+        } else {
+            None
+        }
+    }
+}
