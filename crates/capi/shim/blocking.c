@@ -1,4 +1,4 @@
-/* The two calls that wait. They are C because a program may cancel the thread that waits
+/* The calls that wait. They are C because a program may cancel the thread that waits
  * (pthread_cancel unwinds its frames, and no frame of Rust may be among them) and because a signal
  * must be able to end the wait: both need the wait to be a plain read() with nothing held.
  *
@@ -16,6 +16,11 @@ struct ibv_async_event;
 struct ibv_comp_channel;
 struct ibv_context;
 struct ibv_cq;
+struct rdma_cm_event;
+struct rdma_cm_id;
+struct rdma_conn_param;
+struct rdma_event_channel;
+struct sockaddr;
 
 /* In src/verbs/event.rs. None of them waits. */
 int softrdma_completion_descriptor(struct ibv_comp_channel *channel);
@@ -23,6 +28,18 @@ bool softrdma_take_completion_event(struct ibv_comp_channel *channel, struct ibv
 				    void **cq_context);
 int softrdma_async_descriptor(struct ibv_context *context);
 bool softrdma_take_async_event(struct ibv_context *context, struct ibv_async_event *event);
+
+/* In src/rdmacm. None of them waits either. */
+int softrdma_cm_descriptor(struct rdma_event_channel *channel);
+bool softrdma_take_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event);
+struct rdma_event_channel *softrdma_cm_own_channel(struct rdma_cm_id *id);
+int softrdma_cm_settle(struct rdma_cm_id *id, struct rdma_cm_event *event);
+int softrdma_cm_resolve_addr(struct rdma_cm_id *id, struct sockaddr *source,
+			     struct sockaddr *destination);
+int softrdma_cm_resolve_route(struct rdma_cm_id *id);
+int softrdma_cm_connect(struct rdma_cm_id *id, struct rdma_conn_param *parameters);
+int softrdma_cm_accept(struct rdma_cm_id *id, struct rdma_conn_param *parameters);
+int softrdma_cm_disconnect(struct rdma_cm_id *id);
 
 /* One unit of a counting descriptor; false with errno. */
 static bool wait_for_one(int descriptor)
@@ -57,4 +74,66 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 			return -1;
 	} while (!softrdma_take_async_event(context, event));
 	return 0;
+}
+
+int softrdma_rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event)
+{
+	int descriptor = softrdma_cm_descriptor(channel);
+
+	if (descriptor < 0)
+		return -1;
+	if (!event) {
+		errno = EINVAL;
+		return -1;
+	}
+	do {
+		if (!wait_for_one(descriptor))
+			return -1;
+	} while (!softrdma_take_cm_event(channel, event));
+	return 0;
+}
+
+/* An ID that was made without a channel has one of its own, and calls on it wait for what comes of
+ * them. */
+static int settled(struct rdma_cm_id *id, int started)
+{
+	struct rdma_event_channel *channel;
+	struct rdma_cm_event *event;
+
+	if (started < 0)
+		return -1;
+	channel = softrdma_cm_own_channel(id);
+	if (!channel)
+		return 0;
+	if (softrdma_rdma_get_cm_event(channel, &event))
+		return -1;
+	return softrdma_cm_settle(id, event);
+}
+
+int softrdma_rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *source,
+			       struct sockaddr *destination, int timeout_ms)
+{
+	(void)timeout_ms;
+	return settled(id, softrdma_cm_resolve_addr(id, source, destination));
+}
+
+int softrdma_rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms)
+{
+	(void)timeout_ms;
+	return settled(id, softrdma_cm_resolve_route(id));
+}
+
+int softrdma_rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *parameters)
+{
+	return settled(id, softrdma_cm_connect(id, parameters));
+}
+
+int softrdma_rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *parameters)
+{
+	return settled(id, softrdma_cm_accept(id, parameters));
+}
+
+int softrdma_rdma_disconnect(struct rdma_cm_id *id)
+{
+	return settled(id, softrdma_cm_disconnect(id));
 }

@@ -118,27 +118,18 @@ defaults! {
     }
 }
 
-// The connection manager and its sockets. ENOSYS is also what the kernel's answers without its CM.
+// What the connection manager does not have yet, and its sockets. ENOSYS is also what the kernel's
+// answers without its CM.
 defaults! {
-    null(ENOSYS) { softrdma_rdma_create_event_channel, softrdma_rdma_get_devices }
     minus_one(ENOSYS) {
-        softrdma_rdma_accept, softrdma_rdma_ack_cm_event, softrdma_rdma_bind_addr,
-        softrdma_rdma_connect, softrdma_rdma_create_ep, softrdma_rdma_create_id,
-        softrdma_rdma_create_qp, softrdma_rdma_create_qp_ex, softrdma_rdma_create_srq,
-        softrdma_rdma_create_srq_ex, softrdma_rdma_destroy_id, softrdma_rdma_disconnect,
-        softrdma_rdma_establish, softrdma_rdma_get_cm_event, softrdma_rdma_get_remote_ece,
-        softrdma_rdma_get_request, softrdma_rdma_getaddrinfo, softrdma_rdma_init_qp_attr,
-        softrdma_rdma_join_multicast, softrdma_rdma_join_multicast_ex,
-        softrdma_rdma_leave_multicast, softrdma_rdma_listen, softrdma_rdma_migrate_id,
-        softrdma_rdma_notify, softrdma_rdma_query_addrinfo, softrdma_rdma_reject,
-        softrdma_rdma_reject_ece, softrdma_rdma_resolve_addr, softrdma_rdma_resolve_addrinfo,
-        softrdma_rdma_resolve_route, softrdma_rdma_set_local_ece, softrdma_rdma_set_option,
-        softrdma_rdma_write_cm_event,
+        softrdma_rdma_create_ep, softrdma_rdma_create_srq, softrdma_rdma_create_srq_ex,
+        softrdma_rdma_get_remote_ece, softrdma_rdma_get_request, softrdma_rdma_join_multicast,
+        softrdma_rdma_join_multicast_ex, softrdma_rdma_leave_multicast,
+        softrdma_rdma_query_addrinfo, softrdma_rdma_reject_ece, softrdma_rdma_resolve_addrinfo,
+        softrdma_rdma_set_local_ece, softrdma_rdma_write_cm_event,
     }
-    zero() { softrdma_rdma_get_dst_port, softrdma_rdma_get_src_port }
     nothing() {
-        softrdma_rdma_destroy_ep, softrdma_rdma_destroy_event_channel, softrdma_rdma_destroy_qp,
-        softrdma_rdma_destroy_srq, softrdma_rdma_free_devices, softrdma_rdma_freeaddrinfo,
+        softrdma_rdma_destroy_ep, softrdma_rdma_destroy_srq,
     }
     minus_one(ENOSYS) {
         softrdma_raccept, softrdma_rbind, softrdma_rclose, softrdma_rconnect,

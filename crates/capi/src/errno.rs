@@ -21,6 +21,15 @@ impl Errno {
         Self::UNSUPPORTED
     }
 
+    /// What a function of C that failed left in `errno`.
+    pub fn last() -> Self {
+        // SAFETY: the location is the calling thread's own and always valid.
+        match unsafe { *libc::__errno_location() } {
+            0 => Self(libc::EIO),
+            errno => Self(errno),
+        }
+    }
+
     /// Stores the number in `errno` and returns it.
     pub fn set(self) -> c_int {
         // SAFETY: the location is the calling thread's own and always valid.

@@ -214,7 +214,8 @@ pub fn attributes(
     Ok((to, address, mask))
 }
 
-fn state(value: c_uint) -> Result<State, Errno> {
+/// The state with a number of C.
+pub fn state(value: c_uint) -> Result<State, Errno> {
     State::ALL
         .into_iter()
         .find(|state| *state as c_uint == value)
@@ -254,6 +255,32 @@ fn ah_attr(from: &AddressVector) -> ibv_ah_attr {
         is_global: 1,
         port_num: from.port,
     }
+}
+
+/// What a queue pair of a connection is to be set to: the attributes of one step, and its mask.
+pub fn step(
+    from: &Attributes,
+    address: &AddressVector,
+    mask: AttributeMask,
+) -> (ibv_qp_attr, c_int) {
+    // SAFETY: plain numbers; what the mask does not name is 0.
+    let mut to: ibv_qp_attr = unsafe { zeroed() };
+    to.qp_state = from.state as c_uint;
+    to.path_mtu = from.path_mtu as c_uint;
+    to.rq_psn = from.rq_psn.get();
+    to.sq_psn = from.sq_psn.get();
+    to.dest_qp_num = from.dest_qpn.get();
+    to.qp_access_flags = from.access.bits();
+    to.ah_attr = ah_attr(address);
+    to.pkey_index = from.pkey_index;
+    to.max_rd_atomic = from.max_rd_atomic;
+    to.max_dest_rd_atomic = from.max_dest_rd_atomic;
+    to.min_rnr_timer = from.min_rnr_timer;
+    to.port_num = from.port;
+    to.timeout = from.timeout;
+    to.retry_cnt = from.retry_count;
+    to.rnr_retry = from.rnr_retry;
+    (to, mask.bits() as c_int)
 }
 
 /// Everything that `ibv_query_qp` tells.

@@ -4,7 +4,9 @@ use core::ffi::{c_int, c_uint};
 use core::ptr;
 use std::sync::Arc;
 
-use softrdma::{AttributeMask, EventQueue, QueuePair, QueuePairOptions, Transport};
+use softrdma::{
+    AddressVector, AttributeMask, Attributes, EventQueue, QueuePair, QueuePairOptions, Transport,
+};
 
 use super::section::Section;
 use super::{context, convert, domain, qp_ex};
@@ -227,6 +229,24 @@ pub unsafe extern "C" fn ibv_modify_qp(
         }
         Ok(())
     })
+}
+
+/// Changes the state and attributes of a queue pair of the connection manager, but for the state
+/// that its public structure shows.
+///
+/// # Safety
+/// `qp` is NULL or a queue pair.
+pub(crate) unsafe fn modify(
+    qp: *mut ibv_qp,
+    attributes: &Attributes,
+    address: &AddressVector,
+    mask: AttributeMask,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { object::private(qp)? }
+        .pair
+        .modify(attributes, address, mask)?;
+    Ok(())
 }
 
 /// `ibv_query_qp`: everything, whatever the mask asks for.

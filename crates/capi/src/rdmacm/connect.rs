@@ -1,0 +1,181 @@
+//! Asking for connections, accepting, refusing and ending them.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::slice;
+
+use softrdma::State;
+use softrdma::cm::Request;
+
+use super::id::own;
+use super::pair;
+use crate::abi::constants::IBV_EVENT_COMM_EST;
+use crate::abi::rdma_cma::{rdma_cm_id, rdma_conn_param};
+use crate::errno::Errno;
+use crate::guard::{Number, guard};
+
+/// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: as many as can be.
+const MOST: u8 = 0xff;
+/// Retries of a program that says nothing.
+const RETRIES: u8 = 7;
+
+/// What the program says of its connection.
+///
+/// # Safety
+/// `id` is an ID; `parameters` is NULL or valid, and so is its private data.
+unsafe fn request(id: *mut rdma_cm_id, parameters: *const rdma_conn_param) -> Request {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut request = Request {
+            retry_count: RETRIES,
+            rnr_retry_count: RETRIES,
+            ..Request::default()
+        };
+        if !parameters.is_null() {
+            let from = parameters.read();
+            let fewer = |count: u8| (count != MOST).then_some(count);
+            request = Request {
+                qpn: from.qp_num,
+                has_srq: from.srq != 0,
+                responder_resources: fewer(from.responder_resources),
+                initiator_depth: fewer(from.initiator_depth),
+                flow_control: from.flow_control != 0,
+                retry_count: from.retry_count,
+                rnr_retry_count: from.rnr_retry_count,
+                private_data: bytes(from.private_data, from.private_data_len),
+            };
+        }
+        let qp = (*id).qp;
+        if !qp.is_null() {
+            request.qpn = (*qp).qp_num;
+            request.has_srq = !(*qp).srq.is_null();
+        }
+        request
+    }
+}
+
+/// # Safety
+/// `data` is NULL or valid for `length` bytes.
+unsafe fn bytes(data: *const c_void, length: u8) -> Vec<u8> {
+    if data.is_null() || length == 0 {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise; copied at once.
+    unsafe { slice::from_raw_parts(data.cast(), usize::from(length)) }.to_vec()
+}
+
+/// What `rdma_connect` does before it waits, if it does.
+///
+/// # Safety
+/// `id` is NULL or an ID; `parameters` is NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softrdma_cm_connect(
+    id: *mut rdma_cm_id,
+    parameters: *const rdma_conn_param,
+) -> c_int {
+    guard::<Number>(|| {
+        // SAFETY: the caller's promise.
+        unsafe { own(id)?.id.connect(&request(id, parameters))? };
+        Ok(0)
+    })
+}
+
+/// What `rdma_accept` does before it waits: the queue pair is ready before the peer is told.
+///
+/// # Safety
+/// `id` is NULL or an ID; `parameters` is NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softrdma_cm_accept(
+    id: *mut rdma_cm_id,
+    parameters: *const rdma_conn_param,
+) -> c_int {
+    guard::<Number>(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let part = own(id)?;
+            let request = request(id, parameters);
+            part.id.prepare_accept(&request)?;
+            pair::connect(id)?;
+            if let Err(error) = part.id.accept(&request) {
+                let _ = pair::advance(id, State::Error);
+                return Err(error.into());
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// `rdma_establish`: for programs that move their queue pair themselves.
+///
+/// # Safety
+/// `id` is NULL or an ID.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softrdma_rdma_establish(id: *mut rdma_cm_id) -> c_int {
+    guard::<Number>(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !(*id_or_fail(id)?).qp.is_null() {
+                return Err(Errno::INVALID);
+            }
+            own(id)?.id.establish()?;
+        }
+        Ok(0)
+    })
+}
+
+/// `rdma_reject`.
+///
+/// # Safety
+/// `id` is NULL or an ID; `data` is NULL or valid for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softrdma_rdma_reject(
+    id: *mut rdma_cm_id,
+    data: *const c_void,
+    length: u8,
+) -> c_int {
+    guard::<Number>(|| {
+        // SAFETY: the caller's promise.
+        unsafe { own(id)?.id.reject(&bytes(data, length))? };
+        Ok(0)
+    })
+}
+
+/// `rdma_notify`: only that the peer's data came before its word did.
+///
+/// # Safety
+/// `id` is NULL or an ID.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softrdma_rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int {
+    guard::<Number>(|| {
+        if event != IBV_EVENT_COMM_EST {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { own(id)? }.id.notify_established()?;
+        Ok(0)
+    })
+}
+
+/// What `rdma_disconnect` does before it waits: what was posted is flushed, then the peer is told.
+///
+/// # Safety
+/// `id` is NULL or an ID.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softrdma_cm_disconnect(id: *mut rdma_cm_id) -> c_int {
+    guard::<Number>(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let part = own(id)?;
+            pair::advance(id, State::Error)?;
+            part.id.disconnect()?;
+        }
+        Ok(0)
+    })
+}
+
+/// The ID; EINVAL for NULL.
+fn id_or_fail(id: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
+    if id.is_null() {
+        return Err(Errno::INVALID);
+    }
+    Ok(id)
+}
