@@ -6,6 +6,7 @@
 
 mod capi;
 mod cases;
+mod connections;
 mod crowd;
 mod perftest;
 mod pingpong;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::capi;
+use super::connections::{self, RPing};
 use super::crowd;
 use super::perftest::{self, PerfTest};
 use super::pingpong::{DATAGRAMS, DEFAULT, PingPong};
@@ -54,7 +55,8 @@ pub fn all(full: bool) -> Vec<Case> {
     two_hosts(&mut cases);
     faults(&mut cases);
     let scenes = scenes::ALL.into_iter();
-    for (what, run) in scenes.chain(crowd::SCENES).chain(capi::SCENES) {
+    let scenes = scenes.chain(crowd::SCENES).chain(capi::SCENES);
+    for (what, run) in scenes.chain(connections::SCENES) {
         cases.push(case(Net::Lo, Who::Root, what, run));
     }
     cases
@@ -95,6 +97,24 @@ fn everybody(cases: &mut Vec<Case>, who: Who) {
         all.into_iter()
             .map(|pingpong| exchange(Net::Lo, who, pingpong)),
     );
+    let pings = [
+        connections::DEFAULT,
+        RPing {
+            address: Some("::1"),
+            ..connections::DEFAULT
+        },
+        RPing {
+            size: 65_535,
+            ..connections::DEFAULT
+        },
+        RPing {
+            count: 1000,
+            ..connections::DEFAULT
+        },
+    ];
+    for ping in pings {
+        cases.push(ping_case(Net::Lo, who, ping));
+    }
     cases.push(case(Net::Lo, who, "devinfo", scenes::devinfo));
     cases.push(case(Net::Lo, who, "twin", scenes::twin));
     cases.push(case(Net::Lo, who, "trials", scenes::trials));
@@ -207,6 +227,11 @@ fn two_hosts(cases: &mut Vec<Case>) {
         ];
         let net = Net::Veth(interface);
         cases.extend(all.map(|pingpong| exchange(net, Who::Root, PingPong { mtu, ..pingpong })));
+        let pings = [None, Some("fd77::1")].map(|address| RPing {
+            address,
+            ..connections::DEFAULT
+        });
+        cases.extend(pings.map(|ping| ping_case(net, Who::Root, ping)));
         cases.push(case(net, Who::Root, "twin", scenes::twin));
     }
 }
@@ -245,6 +270,10 @@ fn faults(cases: &mut Vec<Case>) {
             ));
         }
     }
+}
+
+fn ping_case(net: Net, who: Who, ping: RPing) -> Case {
+    case(net, who, &ping.to_string(), move |world| ping.run(world))
 }
 
 fn exchange(net: Net, who: Who, pingpong: PingPong) -> Case {

@@ -1,0 +1,155 @@
+//! Programs that connect with librdmacm: `rping` of Debian's `rdmacm-utils`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::scenes::Scene;
+use super::succeeded;
+use super::world::World;
+use crate::process::{Ended, GUARD, Running};
+
+/// Those that run once, as root on `lo`.
+pub const SCENES: [Scene; 2] = [("rping,persistent", persistent), ("rping,refused", refused)];
+
+/// How long a client waits before it asks again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// One run of `rping`, both ends with the same arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct RPing {
+    /// Address of the server; `None` is the one that the world gives.
+    pub address: Option<&'static str>,
+    /// Bytes of a message.
+    pub size: u32,
+    /// Messages.
+    pub count: u32,
+    /// RDMA port.
+    pub port: u16,
+}
+
+/// Small messages, validated.
+pub const DEFAULT: RPing = RPing {
+    address: None,
+    size: 64,
+    count: 100,
+    port: 7174,
+};
+
+impl RPing {
+    fn argv(&self, end: &str, address: &str) -> Vec<String> {
+        let mut argv: Vec<String> = ["rping", end, "-V", "-v"].map(String::from).into();
+        let mut option = |name: &str, value: String| argv.extend([name.to_string(), value]);
+        option("-a", address.into());
+        option("-p", self.port.to_string());
+        option("-S", self.size.to_string());
+        option("-C", self.count.to_string());
+        argv
+    }
+
+    /// Runs server and client and judges both.
+    pub fn run(&self, world: &World) -> Result<()> {
+        let address = self.address.unwrap_or(world.server.address);
+        let argv = self.argv("-s", address);
+        let mut server = world.server.start(&as_strs(&argv), &[])?;
+        let client = self
+            .client(world, address)
+            .with_context(|| format!("the server printed:\n{}", server.output()))?;
+        self.judge("client", &client)?;
+        self.judge("server", &server.wait().context("server")?)
+    }
+
+    /// A client that gets its connection: nothing outside tells when a server listens.
+    fn client(&self, world: &World, address: &str) -> Result<Ended> {
+        let argv = self.argv("-c", address);
+        let start = Instant::now();
+        loop {
+            let ended = world.client.start(&as_strs(&argv), &[])?.wait()?;
+            let is_refused = ended.output.contains("RDMA_CM_EVENT_REJECTED");
+            if !is_refused || start.elapsed() > GUARD {
+                return Ok(ended);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Whether every message arrived, and rightly: the program compares (`-V`) and says so.
+    fn judge(&self, end: &str, ended: &Ended) -> Result<()> {
+        succeeded(end, ended)?;
+        let pings = ended.output.matches("ping data: rdma-ping-").count();
+        ensure!(
+            pings == self.count as usize,
+            "{end}: {pings} messages of {}:\n{}",
+            self.count,
+            ended.output
+        );
+        ensure!(
+            !ended.output.contains("data mismatch"),
+            "{end}: wrong data:\n{}",
+            ended.output
+        );
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for RPing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            address,
+            size,
+            count,
+            port: _,
+        } = self;
+        let family = match address {
+            Some(address) if address.contains(':') => "ipv6",
+            _ => "ipv4",
+        };
+        write!(f, "rping,{family},size={size},n={count}")
+    }
+}
+
+/// A server that serves one client after the other, and several at once.
+fn persistent(world: &World) -> Result<()> {
+    const ROUNDS: usize = 3;
+    const CLIENTS: usize = 4;
+    let ping = DEFAULT;
+    let address = world.server.address;
+    let argv = [ping.argv("-s", address), vec!["-P".into()]].concat();
+    let server = world.server.start(&as_strs(&argv), &[])?;
+    ping.judge("first client", &ping.client(world, address)?)?;
+    let argv = ping.argv("-c", address);
+    for _ in 0..ROUNDS {
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            let client = world.client.start(&as_strs(&argv), &[])?;
+            // the server forgets a request when the next one comes before it has looked
+            let start = Instant::now();
+            while !client.output().contains("ping data") && start.elapsed() < GUARD {
+                std::thread::sleep(PAUSE);
+            }
+            clients.push(client);
+        }
+        for mut client in clients {
+            let ended = client.wait().context("client")?;
+            ping.judge("client", &ended)
+                .with_context(|| format!("the server printed:\n{}", server.output()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Without a server the client is refused and ends.
+fn refused(world: &World) -> Result<()> {
+    let argv = DEFAULT.argv("-c", world.server.address);
+    let ended = world.client.start(&as_strs(&argv), &[])?.wait()?;
+    ensure!(
+        ended.code != 0 && ended.output.contains("RDMA_CM_EVENT_REJECTED, error 8"),
+        "not refused with reason 8:\n{}",
+        ended.output
+    );
+    Ok(())
+}
+
+fn as_strs(argv: &[String]) -> Vec<&str> {
+    argv.iter().map(String::as_str).collect()
+}
