@@ -4,6 +4,10 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use crate::who::describe_uid;
 
+/// How often to look for sockets that must be there: the kernel gives its table in pieces, and
+/// leaves out what moves from one into another because sockets before it were closed meanwhile.
+const LOOKS: usize = 5;
+
 /// A socket bound to the port, from `/proc/net/udp` or `udp6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Bound {
@@ -13,17 +17,27 @@ struct Bound {
 
 /// Says who holds `port` and what to do about it.
 pub(super) fn describe_holders(port: u16) -> String {
-    let bound: BTreeSet<Bound> = ["/proc/net/udp", "/proc/net/udp6"]
-        .iter()
-        .filter_map(|path| fs::read_to_string(path).ok())
-        .flat_map(|table| bound_to(&table, port))
-        .collect();
+    let mut bound = BTreeSet::new();
+    for _ in 0..LOOKS {
+        bound = sockets_on(port);
+        if !bound.is_empty() {
+            break;
+        }
+    }
     let inodes: BTreeSet<u64> = bound.iter().map(|socket| socket.inode).collect();
     let processes = processes_with(&inodes);
     let uids: BTreeSet<u32> = bound.iter().map(|socket| socket.uid).collect();
     let rxe_loaded = Path::new("/sys/module/rdma_rxe").exists();
     let own = rustix::process::geteuid().as_raw();
     explain(port, &processes, &uids, rxe_loaded, own)
+}
+
+fn sockets_on(port: u16) -> BTreeSet<Bound> {
+    ["/proc/net/udp", "/proc/net/udp6"]
+        .iter()
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .flat_map(|table| bound_to(&table, port))
+        .collect()
 }
 
 fn explain(
