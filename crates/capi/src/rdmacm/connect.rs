@@ -113,10 +113,11 @@ pub unsafe extern "C" fn softrdma_rdma_establish(id: *mut rdma_cm_id) -> c_int {
     guard::<Number>(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            if !(*id_or_fail(id)?).qp.is_null() {
+            let part = own(id)?;
+            if !(*id).qp.is_null() {
                 return Err(Errno::INVALID);
             }
-            own(id)?.id.establish()?;
+            part.id.establish()?;
         }
         Ok(0)
     })
@@ -170,12 +171,4 @@ pub unsafe extern "C" fn softrdma_cm_disconnect(id: *mut rdma_cm_id) -> c_int {
         }
         Ok(0)
     })
-}
-
-/// The ID; EINVAL for NULL.
-fn id_or_fail(id: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
-    if id.is_null() {
-        return Err(Errno::INVALID);
-    }
-    Ok(id)
 }

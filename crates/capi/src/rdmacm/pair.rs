@@ -9,7 +9,8 @@ use super::id::{IdPart, own};
 use crate::abi::constants::{IBV_QP_INIT_ATTR_PD, IBV_QPT_RC};
 use crate::abi::rdma_cma::rdma_cm_id;
 use crate::abi::verbs::{
-    ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
 };
 use crate::errno::Errno;
 use crate::guard::{Number, guard};
@@ -33,15 +34,12 @@ pub unsafe extern "C" fn softrdma_rdma_create_qp(
                 return Err(Errno::INVALID);
             }
             let pd = usable_domain(id, pd)?;
-            complete_queues(
-                id,
+            let (send, receive) = (
                 &raw mut (*attributes).send_cq,
-                (*attributes).cap.max_send_wr,
                 &raw mut (*attributes).recv_cq,
-                (*attributes).cap.max_recv_wr,
-            )?;
-            let pair = qp::ibv_create_qp(pd, attributes);
-            adopt(id, pd, pair)?;
+            );
+            complete_queues(id, send, receive, &(*attributes).cap)?;
+            adopt(id, pd, qp::ibv_create_qp(pd, attributes))?;
         }
         Ok(0)
     })
@@ -71,15 +69,12 @@ pub unsafe extern "C" fn softrdma_rdma_create_qp_ex(
             let pd = usable_domain(id, given)?;
             (*attributes).comp_mask |= IBV_QP_INIT_ATTR_PD;
             (*attributes).pd = pd;
-            complete_queues(
-                id,
+            let (send, receive) = (
                 &raw mut (*attributes).send_cq,
-                (*attributes).cap.max_send_wr,
                 &raw mut (*attributes).recv_cq,
-                (*attributes).cap.max_recv_wr,
-            )?;
-            let pair = qp::create_qp_ex((*id).verbs, attributes);
-            adopt(id, pd, pair)?;
+            );
+            complete_queues(id, send, receive, &(*attributes).cap)?;
+            adopt(id, pd, qp::create_qp_ex((*id).verbs, attributes))?;
         }
         Ok(0)
     })
@@ -155,19 +150,18 @@ unsafe fn usable_domain(id: *mut rdma_cm_id, pd: *mut ibv_pd) -> Result<*mut ibv
 unsafe fn complete_queues(
     id: *mut rdma_cm_id,
     send: *mut *mut ibv_cq,
-    send_size: u32,
     receive: *mut *mut ibv_cq,
-    receive_size: u32,
+    sizes: &ibv_qp_cap,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         if (*receive).is_null() {
-            let (channel, queue) = queue_of(id, receive_size)?;
+            let (channel, queue) = queue_of(id, sizes.max_recv_wr)?;
             ((*id).recv_cq_channel, (*id).recv_cq) = (channel, queue);
             *receive = queue;
         }
         if (*send).is_null() {
-            match queue_of(id, send_size) {
+            match queue_of(id, sizes.max_send_wr) {
                 Ok((channel, queue)) => {
                     ((*id).send_cq_channel, (*id).send_cq) = (channel, queue);
                     *send = queue;

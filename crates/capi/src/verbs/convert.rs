@@ -263,45 +263,33 @@ pub fn step(
     address: &AddressVector,
     mask: AttributeMask,
 ) -> (ibv_qp_attr, c_int) {
-    // SAFETY: plain numbers; what the mask does not name is 0.
-    let mut to: ibv_qp_attr = unsafe { zeroed() };
-    to.qp_state = from.state as c_uint;
-    to.path_mtu = from.path_mtu as c_uint;
-    to.rq_psn = from.rq_psn.get();
-    to.sq_psn = from.sq_psn.get();
-    to.dest_qp_num = from.dest_qpn.get();
-    to.qp_access_flags = from.access.bits();
-    to.ah_attr = ah_attr(address);
-    to.pkey_index = from.pkey_index;
-    to.max_rd_atomic = from.max_rd_atomic;
-    to.max_dest_rd_atomic = from.max_dest_rd_atomic;
-    to.min_rnr_timer = from.min_rnr_timer;
-    to.port_num = from.port;
-    to.timeout = from.timeout;
-    to.retry_cnt = from.retry_count;
-    to.rnr_retry = from.rnr_retry;
-    (to, mask.bits() as c_int)
+    (qp_attr(from, address), mask.bits() as c_int)
 }
 
 /// Everything that `ibv_query_qp` tells.
 pub fn queried(view: &QpView, address: &AddressVector) -> ibv_qp_attr {
-    let from = &view.attributes;
-    // SAFETY: plain numbers; what no queue pair here has is 0.
-    let mut to: ibv_qp_attr = unsafe { zeroed() };
+    let mut to = qp_attr(&view.attributes, address);
     to.qp_state = view.state as c_uint;
     to.cur_qp_state = view.state as c_uint;
-    to.path_mtu = from.path_mtu as c_uint;
     to.path_mig_state = IBV_MIG_MIGRATED;
+    to.cap = cap(&view.capabilities);
+    to.sq_draining = u8::from(view.is_draining);
+    to
+}
+
+fn qp_attr(from: &Attributes, address: &AddressVector) -> ibv_qp_attr {
+    // SAFETY: plain numbers; what no queue pair here has is 0.
+    let mut to: ibv_qp_attr = unsafe { zeroed() };
+    to.qp_state = from.state as c_uint;
+    to.path_mtu = from.path_mtu as c_uint;
     to.qkey = from.qkey.0;
     to.rq_psn = from.rq_psn.get();
     to.sq_psn = from.sq_psn.get();
     to.dest_qp_num = from.dest_qpn.get();
     to.qp_access_flags = from.access.bits();
-    to.cap = cap(&view.capabilities);
     to.ah_attr = ah_attr(address);
     to.pkey_index = from.pkey_index;
     to.en_sqd_async_notify = u8::from(from.sqd_async_notify);
-    to.sq_draining = u8::from(view.is_draining);
     to.max_rd_atomic = from.max_rd_atomic;
     to.max_dest_rd_atomic = from.max_dest_rd_atomic;
     to.min_rnr_timer = from.min_rnr_timer;
