@@ -15,9 +15,9 @@ use wire::{
 };
 
 /// A packet to QP 1 with `mad`, sealed for the addresses of `header` and IPv4 identification 0.
-pub fn emit(mad: &Mad, psn: Psn, header: &PseudoHeader) -> Vec<u8> {
+pub fn emit(mad: &[u8; Mad::LENGTH], psn: Psn, header: &PseudoHeader) -> Vec<u8> {
     let mut packet = Vec::new();
-    packet_headers(psn).emit_packet(&mad.to_bytes(), &mut packet);
+    packet_headers(psn).emit_packet(mad, &mut packet);
     header.seal(&mut packet, 0);
     packet
 }
@@ -133,7 +133,7 @@ mod tests {
             "10.0.0.2:4791".parse().expect("a literal"),
         )
         .expect("one family");
-        let bytes = emit(&mad(), Psn::truncated(5), &header);
+        let bytes = emit(&mad().to_bytes(), Psn::truncated(5), &header);
         // spec-test: IBA 13.4.3, A17.3: 12 + 8 + 256 + 4
         assert_eq!(bytes.len(), 280);
         assert!(header.verify(&bytes, 0));

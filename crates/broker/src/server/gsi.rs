@@ -321,7 +321,7 @@ impl Answers {
         })?;
         let source = SocketAddr::new(from, socket.local_port());
         let header = PseudoHeader::new(source, to).ok_or(DropReason::NotSent)?;
-        let packet = gsi::emit(mad, psn, &header);
+        let packet = gsi::emit(&mad.to_bytes(), psn, &header);
         match socket.send(&transmit, &[IoSlice::new(&packet)]) {
             SendOutcome::Sent => {
                 self.psn = psn.plus(1);

@@ -72,7 +72,11 @@ impl Program {
     fn packet(&self, mad: &Mad, to: IpAddr) -> Vec<u8> {
         let source = SocketAddr::new(to, self.socket(to).local_port());
         let header = PseudoHeader::new(source, SocketAddr::new(to, self.port));
-        gsi::emit(mad, Psn::truncated(0), &header.expect("one family"))
+        gsi::emit(
+            &mad.to_bytes(),
+            Psn::truncated(0),
+            &header.expect("one family"),
+        )
     }
 
     fn socket(&self, to: IpAddr) -> &SendSocket {

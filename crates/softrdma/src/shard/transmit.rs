@@ -6,7 +6,6 @@ use engine::{Burst, Instant, Path};
 use io::udp::SendOutcome;
 use tap::{DropReason, Verdict};
 use wire::icrc::PseudoHeader;
-use wire::mad::packet_headers;
 use wire::roce::UDP_PORT;
 use wire::{Mad, Psn, Qpn};
 
@@ -168,9 +167,7 @@ impl<N: Network> Inner<N> {
         };
         let psn = Psn::truncated(self.management_psn);
         self.management_psn = self.management_psn.wrapping_add(1);
-        let mut bytes = Vec::new();
-        packet_headers(psn).emit_packet(mad, &mut bytes);
-        header.seal(&mut bytes, 0);
+        let bytes = broker::gsi::emit(mad, psn, &header);
         let run = OwnedRun {
             segment_size: bytes.len(),
             bytes,
