@@ -35,6 +35,12 @@ pub(crate) fn read_u64(field: &[u8]) -> u64 {
     u64::from_be_bytes(value)
 }
 
+/// The bits whose flag is set.
+pub(crate) fn flags(flags: &[(bool, u8)]) -> u8 {
+    let set = flags.iter().filter(|(is_set, _)| *is_set);
+    set.fold(0, |bits, (_, bit)| bits | bit)
+}
+
 /// The first `N` bytes, or an error that names the layer.
 #[inline]
 pub(crate) fn header<const N: usize>(bytes: &[u8], layer: Layer) -> Result<&[u8; N], ParseError> {

@@ -37,6 +37,11 @@ pub enum Layer {
     Icrc,
     Mad,
     Cma,
+    Mpa,
+    Fpdu,
+    Ddp,
+    Rdmap,
+    Terminate,
 }
 
 /// What is wrong with a field.
@@ -138,6 +143,11 @@ impl fmt::Display for Layer {
             Self::Icrc => "ICRC",
             Self::Mad => "MAD",
             Self::Cma => "CMA header",
+            Self::Mpa => "MPA",
+            Self::Fpdu => "FPDU",
+            Self::Ddp => "DDP",
+            Self::Rdmap => "RDMAP",
+            Self::Terminate => "Terminate",
         })
     }
 }

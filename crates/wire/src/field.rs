@@ -119,7 +119,8 @@ impl Qpn {
     }
 }
 
-/// An L_Key or R_Key: 24 bits of index ‖ 8 bits chosen at each registration. spec: IBA 10.6.3
+/// An L_Key, an R_Key or an STag: 24 bits of index ‖ 8 bits chosen at each registration.
+/// spec: IBA 10.6.3
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MemoryKey(pub u32);
 

@@ -1,4 +1,4 @@
-//! Headers, opcode tables and checksums of RoCEv2: bytes, no state.
+//! Headers, opcode tables and checksums of RoCEv2 and iWARP: bytes, no state.
 //!
 //! A RoCEv2 packet is a UDP datagram to port 4791 whose payload is `BTH | extension headers |
 //! payload | pad 0-3 | ICRC`. [`Packet::parse`] checks such bytes once and gives views;
@@ -21,6 +21,7 @@
 //! | ICRC | IBA 7.8.1, A17.3.3 | [`roce::icrc`] |
 //! | connection management | IBA 12.6, 12.8, 12.11, 13.4 | [`mad`] |
 //! | RDMA IP CM service | IBA A11 | [`mad::CmaHeader`] |
+//! | iWARP: MPA, DDP, RDMAP | RFC 5044, 5041, 5040 | [`iwarp`] |
 //! | Ethernet, IPv4, IPv6, UDP around it (captures, tests) | IBA A17.3 | [`ip`] |
 //!
 //! Nothing here panics on any input. Numbers are checked once and are then types ([`field`]).
@@ -31,6 +32,7 @@ mod display;
 pub mod error;
 pub mod field;
 pub mod ip;
+pub mod iwarp;
 pub mod mad;
 pub mod opcode;
 pub mod roce;

@@ -4,6 +4,7 @@ use std::net::SocketAddrV4;
 
 use softrdma_wire::icrc::{self, Believe, PseudoHeader};
 use softrdma_wire::ip::Frame;
+use softrdma_wire::iwarp::{Deframer, Framer, Kind, Opcode as IwarpOpcode, Segment, StartFrame};
 use softrdma_wire::mad::CmaHeader;
 use softrdma_wire::{Header, Mad, Opcode, Packet};
 
@@ -97,6 +98,91 @@ pub fn check_mad(input: &[u8]) -> Result<bool, String> {
     match Mad::parse(&written) {
         Ok(again) if again == mad && !mad.to_string().is_empty() => Ok(true),
         again => Err(format!("{mad} read again: {again:?}")),
+    }
+}
+
+/// What one end of a TCP connection sends: a start frame or an error, then FPDUs until one is none.
+/// `word` chooses whether there are CRCs and markers. Whether all of it was understood.
+pub fn check_iwarp(word: u64, input: &[u8], buffer: &mut Vec<u8>) -> Result<bool, String> {
+    let mut stream = input;
+    for kind in [Kind::Request, Kind::Reply] {
+        if let Ok(Some((frame, length))) = StartFrame::parse(kind, input) {
+            check_start_frame(&frame, &input[..length], buffer)?;
+            stream = &input[length..];
+        }
+    }
+    let (has_crc, has_markers) = (word & 1 != 0, word & 2 != 0);
+    let mut deframer = Deframer::new(has_crc, has_markers);
+    let mut framer = Framer::new(has_crc, has_markers);
+    loop {
+        match deframer.next(stream) {
+            Ok(Some(fpdu)) => {
+                if fpdu.length > stream.len() || fpdu.ulpdu.len() > fpdu.length {
+                    return Err(format!("{} bytes of {}", fpdu.length, stream.len()));
+                }
+                check_segment(fpdu.ulpdu, buffer)?;
+                check_fpdu(&mut framer, fpdu.ulpdu, fpdu.length, buffer)?;
+                stream = &stream[fpdu.length..];
+            }
+            Ok(None) => return Ok(stream.is_empty()),
+            Err(error) if error.to_string().is_empty() => {
+                return Err("an error without text".to_owned());
+            }
+            Err(_) => return Ok(false),
+        }
+    }
+}
+
+/// A start frame is emitted as it was read.
+fn check_start_frame(
+    frame: &StartFrame<'_>,
+    read: &[u8],
+    buffer: &mut Vec<u8>,
+) -> Result<(), String> {
+    buffer.clear();
+    match frame.emit_into(buffer) {
+        Ok(()) if buffer == read && !frame.to_string().is_empty() => Ok(()),
+        outcome => Err(format!("{frame} is written {buffer:02x?}: {outcome:?}")),
+    }
+}
+
+/// The ULPDU in an FPDU of its own takes as many bytes as it came in.
+fn check_fpdu(
+    framer: &mut Framer,
+    ulpdu: &[u8],
+    length: usize,
+    buffer: &mut Vec<u8>,
+) -> Result<(), String> {
+    buffer.clear();
+    buffer.extend_from_slice(&(ulpdu.len() as u16).to_be_bytes());
+    buffer.extend_from_slice(ulpdu);
+    framer.seal(buffer, 0);
+    if buffer.len() == length {
+        return Ok(());
+    }
+    let written = buffer.len();
+    Err(format!("an FPDU of {length} bytes is written in {written}"))
+}
+
+/// A segment is emitted as the same one, and byte for byte where it has no reserved bits.
+fn check_segment(ulpdu: &[u8], buffer: &mut Vec<u8>) -> Result<(), String> {
+    let Ok(segment) = Segment::parse(ulpdu) else {
+        return Ok(());
+    };
+    buffer.clear();
+    segment.emit_into(buffer);
+    let has_reserved = matches!(
+        segment.opcode,
+        IwarpOpcode::AtomicRequest | IwarpOpcode::Terminate
+    );
+    if !has_reserved && buffer != ulpdu {
+        return Err(format!("{segment} is written {buffer:02x?}"));
+    }
+    match Segment::parse(buffer) {
+        Ok(again) if again == segment && !segment.to_string().is_empty() => Ok(()),
+        // with its reserved bits gone, another reading may seem likelier
+        Ok(_) if segment.opcode == IwarpOpcode::Terminate => Ok(()),
+        again => Err(format!("{segment} read again: {again:?}")),
     }
 }
 

@@ -4,21 +4,23 @@
 //!
 //! Held for each input: nothing panics; what is read, written and read again is the same; what is
 //! written differs from what was read only in reserved bits; a line of text comes out; a sealed
-//! packet verifies and its identification is recovered; a damaged one does not verify.
+//! packet verifies and its identification is recovered; a damaged one does not verify. A stream of
+//! iWARP ends in an error or goes on, and its FPDUs are read from no byte that is not there.
 
 mod invariants;
 
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use softrdma_wire::ip::Frame;
 use softrdma_wire::{Mad, Opcode, Packet, PayloadRule, icrc};
 
-use invariants::{check_frame, check_icrc, check_mad, check_packet};
+use invariants::{check_frame, check_icrc, check_iwarp, check_mad, check_packet};
 
-/// Text is slow: one packet in so many is printed, one input in so many is a frame, and one is a
-/// management datagram.
+/// Text is slow: one packet in so many is printed, one input in so many is a frame, one is a
+/// management datagram, and one is a stream.
 const EVERY: u64 = 16;
 /// Longest input: a packet of 1024 bytes of payload and something.
 const LENGTH_MAX: usize = 1200;
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         packets,
         frames,
         mads,
+        streams,
     } = corpus();
     let started = Instant::now();
     let mut random = Random(arguments.seed);
@@ -54,6 +57,9 @@ fn main() -> ExitCode {
                 repair_mad(&mut random, &mut input);
             }
             check_mad(&input)
+        } else if execution % EVERY == 3 {
+            mutate(&mut random, &streams, &mut input);
+            check_iwarp(random.next(), &input, &mut buffer)
         } else {
             mutate(&mut random, &packets, &mut input);
             check_packet(&input, &mut buffer, execution % EVERY == 0)
@@ -130,11 +136,13 @@ struct Corpus {
     packets: Vec<Vec<u8>>,
     frames: Vec<Vec<u8>>,
     mads: Vec<Vec<u8>>,
+    streams: Vec<Vec<u8>>,
 }
 
-/// Every packet of the captures and one of each opcode; every frame; every management datagram.
+/// Every packet of the captures and one of each opcode; every frame; every management datagram;
+/// every TCP segment of iWARP.
 fn corpus() -> Corpus {
-    let mut frames = captured_frames();
+    let mut frames = captured_frames("captures");
     frames.sort();
     frames.dedup();
     let payload = |bytes: &Vec<u8>| Some(Frame::parse(bytes).ok()?.payload.to_vec());
@@ -155,17 +163,34 @@ fn corpus() -> Corpus {
         packet[0] = opcode.byte();
         packet
     }));
+    let mut streams: Vec<Vec<u8>> = captured_frames("iwarp")
+        .iter()
+        .filter_map(|frame| tcp_payload(frame))
+        .collect();
+    streams.sort();
+    streams.dedup();
     Corpus {
         packets,
         frames,
         mads,
+        streams,
     }
 }
 
-fn captured_frames() -> Vec<Vec<u8>> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/captures");
+/// What a TCP segment in IPv4 in Ethernet carries, if it is anything.
+fn tcp_payload(frame: &[u8]) -> Option<Vec<u8>> {
+    let total = u16::from_be_bytes([*frame.get(16)?, *frame.get(17)?]);
+    let data = 34 + 4 * usize::from(frame.get(46)? >> 4);
+    let payload = frame.get(data..14 + usize::from(total))?;
+    (!payload.is_empty()).then(|| payload.to_vec())
+}
+
+fn captured_frames(kind: &str) -> Vec<Vec<u8>> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
     let mut frames = Vec::new();
-    for entry in fs::read_dir(folder).expect("the captures are part of the crate") {
+    for entry in
+        fs::read_dir(Path::new(folder).join(kind)).expect("the captures are part of the crate")
+    {
         let path = entry.expect("a readable folder").path();
         let bytes = fs::read(&path).expect("a readable capture");
         // a header of 24 bytes, then 16 bytes with the length at 8 before each frame

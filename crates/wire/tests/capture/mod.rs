@@ -1,7 +1,10 @@
-//! The frames of `testdata/captures`.
+//! The frames of `testdata/captures` (rxe) and `testdata/iwarp` (siw).
+#![allow(dead_code, reason = "each test uses its part")]
+
+pub mod tcp;
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pcap_file::pcap::PcapReader;
 use softrdma_wire::ip::Frame;
@@ -15,20 +18,39 @@ pub struct Capture {
     pub frames: Vec<Vec<u8>>,
 }
 
-/// All files, by name.
+/// All files of rxe, by name.
 pub fn files() -> Vec<Capture> {
-    let mut names: Vec<String> = fs::read_dir(folder())
+    files_in(ROCE)
+}
+
+/// All files of siw, by name.
+pub fn iwarp_files() -> Vec<Capture> {
+    files_in(IWARP)
+}
+
+fn files_in(kind: &str) -> Vec<Capture> {
+    let mut names: Vec<String> = fs::read_dir(folder(kind))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.ends_with(".pcap"))
         .collect();
     names.sort();
-    names.iter().map(|name| file(name)).collect()
+    names.iter().map(|name| file_in(kind, name)).collect()
 }
 
-/// One file.
+/// One file of rxe.
 pub fn file(name: &str) -> Capture {
-    let mut reader = PcapReader::new(File::open(folder().join(name)).unwrap()).unwrap();
+    file_in(ROCE, name)
+}
+
+/// One file of siw.
+pub fn iwarp_file(name: &str) -> Capture {
+    file_in(IWARP, name)
+}
+
+fn file_in(kind: &str, name: &str) -> Capture {
+    let path = folder(kind).join(name);
+    let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
     let mut frames = Vec::new();
     while let Some(record) = reader.next_packet() {
         let record = record.unwrap();
@@ -51,6 +73,10 @@ pub fn roce(bytes: &[u8]) -> Option<Frame<'_>> {
     (frame.udp.destination_port == UDP_PORT).then_some(frame)
 }
 
-fn folder() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/captures"))
+const ROCE: &str = "captures";
+const IWARP: &str = "iwarp";
+
+fn folder(kind: &str) -> PathBuf {
+    let testdata = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
+    Path::new(testdata).join(kind)
 }
