@@ -13,7 +13,9 @@ use anyhow::{Context, Result, ensure};
 use crate::guest::{self, Guest, Network};
 use crate::packages::{self, Purpose};
 use crate::process::Running;
-use crate::programs::{DATAGRAMS, DEFAULT, Host, PerfTest, PingPong, ip, matches, succeeded};
+use crate::programs::{
+    DATAGRAMS, DEFAULT, Host, PerfTest, PingPong, SHARED, ip, matches, succeeded,
+};
 use crate::sandbox::{FOLDER, Sandbox, Who};
 use crate::tally::{Tally, Verdict};
 use crate::{dist, workspace};
@@ -297,6 +299,10 @@ fn cases() -> Vec<(String, Role, Test)> {
             ..DATAGRAMS
         });
     }
+    exchanges.push(PingPong {
+        count: 50,
+        ..SHARED
+    });
 
     let mut cases = Vec::new();
     for (role, end) in [(Role::Client, "client"), (Role::Server, "server")] {

@@ -28,7 +28,7 @@ use crate::{dist, interop, workspace};
 use cases::Case;
 
 pub use perftest::PerfTest;
-pub use pingpong::{DATAGRAMS, DEFAULT, PingPong};
+pub use pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
 pub use scenes::{broker, command_line};
 pub use world::{Host, Net, World, ip};
 

@@ -73,14 +73,13 @@ defaults! {
     null(EOPNOTSUPP) {
         ibv_alloc_buf, ibv_alloc_dmah, ibv_create_comp_cntr, ibv_import_device, ibv_import_dm,
         ibv_import_mr, ibv_import_pd, ibv_reg_buf_mr, ibv_reg_dmabuf_mr, ibv_reg_mr_ex,
-        ibv_create_srq,
     }
     errno(EOPNOTSUPP) {
         ibv_attach_mcast, ibv_dealloc_dmah, ibv_destroy_comp_cntr,
-        ibv_destroy_srq, ibv_detach_mcast, ibv_free_buf, ibv_inc_comp_cntr, ibv_inc_err_comp_cntr,
-        ibv_modify_srq, ibv_qp_attach_comp_cntr, ibv_query_ece, ibv_query_port_speed,
+        ibv_detach_mcast, ibv_free_buf, ibv_inc_comp_cntr, ibv_inc_err_comp_cntr,
+        ibv_qp_attach_comp_cntr, ibv_query_ece, ibv_query_port_speed,
         ibv_resolve_eth_l2_from_gid,
-        ibv_query_srq, ibv_read_comp_cntr, ibv_read_err_comp_cntr, ibv_set_comp_cntr, ibv_set_ece,
+        ibv_read_comp_cntr, ibv_read_err_comp_cntr, ibv_set_comp_cntr, ibv_set_ece,
         ibv_set_err_comp_cntr, _ibv_query_comp_cntr_caps,
     }
     minus_one(EOPNOTSUPP) { ibv_dm_export_dmabuf_fd, ibv_export_buf_dmabuf_fd }
@@ -122,14 +121,13 @@ defaults! {
 // answers without its CM.
 defaults! {
     minus_one(ENOSYS) {
-        softrdma_rdma_create_ep, softrdma_rdma_create_srq, softrdma_rdma_create_srq_ex,
-        softrdma_rdma_get_remote_ece, softrdma_rdma_get_request, softrdma_rdma_join_multicast,
+        softrdma_rdma_create_ep, softrdma_rdma_get_remote_ece, softrdma_rdma_get_request, softrdma_rdma_join_multicast,
         softrdma_rdma_join_multicast_ex, softrdma_rdma_leave_multicast,
         softrdma_rdma_query_addrinfo, softrdma_rdma_reject_ece, softrdma_rdma_resolve_addrinfo,
         softrdma_rdma_set_local_ece, softrdma_rdma_write_cm_event,
     }
     nothing() {
-        softrdma_rdma_destroy_ep, softrdma_rdma_destroy_srq,
+        softrdma_rdma_destroy_ep,
     }
     minus_one(ENOSYS) {
         softrdma_raccept, softrdma_rbind, softrdma_rclose, softrdma_rconnect,

@@ -264,6 +264,11 @@ impl Page {
         for name in ABSENT {
             self.device(name, 0);
         }
+        self.device("max_ah", device.max_ah);
+        self.device("max_fmr", 0);
+        self.device("max_srq", device.max_srq);
+        self.device("max_srq_wr", device.max_srq_wr);
+        self.device("max_srq_sge", device.max_srq_sge);
         self.device("max_pkeys", device.max_pkeys);
         self.device("local_ca_ack_delay", device.local_ca_ack_delay);
         self.0 += NOTHING_ON_DEMAND;
@@ -336,7 +341,7 @@ impl Page {
 }
 
 /// Limits of what our devices do not have.
-const ABSENT: [&str; 13] = [
+const ABSENT: [&str; 8] = [
     "max_ee",
     "max_rdd",
     "max_mw",
@@ -345,11 +350,6 @@ const ABSENT: [&str; 13] = [
     "max_mcast_grp",
     "max_mcast_qp_attach",
     "max_total_mcast_qp_attach",
-    "max_ah",
-    "max_fmr",
-    "max_srq",
-    "max_srq_wr",
-    "max_srq_sge",
 ];
 
 fn width_name(code: u8) -> &'static str {

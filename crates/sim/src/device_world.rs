@@ -16,6 +16,7 @@ use softrdma::front::Front;
 use softrdma::memory::{MemoryTable, OwnedRegion};
 use softrdma::network::{Errno, Network, OutgoingRun, RxBuffer, SendOutcome};
 use softrdma::shard::Server;
+use softrdma::shared_receive_queue::SharedReceiveQueue;
 use softrdma::{Error, EventKind, EventQueue};
 use tap::Tap;
 use wire::{MemoryKey, Qpn};
@@ -35,6 +36,9 @@ const MERGED_MAX: usize = 16;
 /// Completions that a queue holds: more than there are work requests.
 const COMPLETIONS: u32 = 1 << 12;
 
+/// Elements of a receive at most.
+const RECEIVE_SGES: u32 = 4;
+
 /// When the background thread looks after what waits for company.
 const GLANCE_NS: u64 = 500_000;
 
@@ -45,8 +49,7 @@ pub fn run(seed: u64, trace: Trace) -> Result<Summary, String> {
     // an IPv4 packet may have any of 65,536 identifications, which leaves 16 bits of its checksum:
     // too few for this many corrupted packets
     scenario.is_v6 = true;
-    // not there yet: shared receive queues, keys that can be invalidated; and no safe way to unmap
-    scenario.shares_receives = false;
+    // not there yet: keys that can be invalidated; and no safe way to unmap
     scenario.invalidates = false;
     let is_deregistration = |calamity| {
         matches!(
@@ -74,6 +77,7 @@ struct Device {
     has_failed: Vec<bool>,
     send_cq: Arc<softrdma::completion_queue::CompletionQueue>,
     receive_cq: Arc<softrdma::completion_queue::CompletionQueue>,
+    shared_receives: Option<Arc<SharedReceiveQueue>>,
     events: Arc<EventQueue>,
     capabilities: Capabilities,
 }
@@ -185,6 +189,7 @@ impl Device {
             pd: PD,
             send_cq: Arc::clone(&self.send_cq),
             receive_cq: Arc::clone(&self.receive_cq),
+            shared_receives: self.shared_receives.clone(),
             capabilities: self.capabilities,
             port_mtu: wire::Mtu::B4096,
             signal_all: false,
@@ -221,6 +226,11 @@ impl Machine for Device {
         } else {
             new_cq()
         };
+        let new_shared = || {
+            let depth = scenario.receive_depth as u32; // a few
+            let queue = SharedReceiveQueue::new(depth, RECEIVE_SGES, Arc::clone(&events));
+            Arc::new(queue.expect("sizes within bounds"))
+        };
         let wire = Wire {
             ends: Rc::clone(&ends),
             number,
@@ -249,12 +259,13 @@ impl Machine for Device {
             has_failed: vec![false; scenario.connections],
             send_cq,
             receive_cq,
+            shared_receives: scenario.shares_receives.then(new_shared),
             events,
             capabilities: Capabilities {
                 send_wr_max: scenario.send_depth,
                 receive_wr_max: scenario.receive_depth as u32,
                 send_sge_max: 4,
-                receive_sge_max: 4,
+                receive_sge_max: RECEIVE_SGES,
                 inline_max: INLINE_MAX,
             },
         };
@@ -314,9 +325,13 @@ impl Machine for Device {
     }
 
     fn post_receive(&mut self, connection: usize, wqe: ReceiveWqe) -> bool {
-        self.core
-            .post_receive(&self.fronts[connection], wqe)
-            .is_ok()
+        match &self.shared_receives {
+            Some(queue) => queue.post(wqe).is_ok(),
+            None => self
+                .core
+                .post_receive(&self.fronts[connection], wqe)
+                .is_ok(),
+        }
     }
 
     fn poll(&mut self, now: Instant) -> Option<WorkCompletion> {

@@ -204,6 +204,7 @@ impl Process {
             pd: PD,
             send_cq: Arc::clone(&self.queue),
             receive_cq: Arc::clone(&self.queue),
+            shared_receives: None,
             capabilities: Capabilities {
                 send_wr_max: DEPTH as u32,
                 receive_wr_max: 1,

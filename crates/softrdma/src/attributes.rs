@@ -22,6 +22,8 @@ bitflags::bitflags! {
         const SYSTEM_IMAGE_GUID = 1 << 11;
         /// RNR NAKs are sent.
         const RC_RNR_NAK_GENERATION = 1 << 12;
+        /// Shared receive queues can be resized.
+        const SRQ_RESIZE = 1 << 13;
     }
 }
 
@@ -51,6 +53,9 @@ pub struct DeviceAttributes {
     pub max_res_rd_atom: u32,
     pub max_qp_init_rd_atom: u32,
     pub max_ah: u32,
+    pub max_srq: u32,
+    pub max_srq_wr: u32,
+    pub max_srq_sge: u32,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub port_count: u8,
@@ -71,6 +76,12 @@ pub const MAX_CQE: u32 = COMPLETIONS_MAX;
 pub const MAX_RD_ATOMIC: u32 = 128;
 /// Address handles, as the kernel's device has them; nothing here counts them.
 pub const MAX_AH: u32 = 32_767;
+/// Shared receive queues, as the kernel's device has them; nothing here counts them.
+pub const MAX_SRQ: u32 = 917_503;
+/// Outstanding receives of one shared receive queue.
+pub const MAX_SRQ_WR: u32 = 1 << 20;
+/// Elements of one receive of a shared receive queue.
+pub const MAX_SRQ_SGE: u32 = 27;
 /// Bytes of inline data.
 pub const MAX_INLINE: u32 = 512;
 /// Bytes of one message. spec: IBA 9.7.1 (C9-92)
@@ -101,6 +112,9 @@ impl DeviceAttributes {
             max_res_rd_atom: MAX_QP * MAX_RD_ATOMIC,
             max_qp_init_rd_atom: MAX_RD_ATOMIC,
             max_ah: MAX_AH,
+            max_srq: MAX_SRQ,
+            max_srq_wr: MAX_SRQ_WR,
+            max_srq_sge: MAX_SRQ_SGE,
             max_pkeys: 1,
             local_ca_ack_delay: 15,
             port_count: 1,

@@ -21,6 +21,7 @@ use crate::pace::Pace;
 use crate::receive_queue::ReceiveQueue;
 use crate::send_list::SendList;
 use crate::shard::{DeviceHost, Served, Server, Shard};
+use crate::shared_receive_queue::{Receives, SharedReceiveQueue};
 use crate::steer::Steering;
 
 /// How often the last acknowledgement is repeated when a queue pair goes: programs exit as soon as
@@ -70,6 +71,8 @@ pub struct QueuePairSpec {
     pub send_cq: Arc<CompletionQueue>,
     /// Completions of receives.
     pub receive_cq: Arc<CompletionQueue>,
+    /// Where its receives come from, if not from a queue of its own.
+    pub shared_receives: Option<Arc<SharedReceiveQueue>>,
     /// Its sizes, as granted.
     pub capabilities: Capabilities,
     /// Bounds the messages of datagrams.
@@ -124,7 +127,12 @@ impl<N: Network> Core<N> {
     /// [`Error::NoRoom`] when the slot has no number left, [`Error::Unsupported`] for a transport
     /// that is not implemented.
     pub fn create_queue_pair(&self, spec: QueuePairSpec) -> Result<Arc<Front>> {
-        let receives = Arc::new(ReceiveQueue::new(spec.capabilities.receive_wr_max));
+        let receives = match &spec.shared_receives {
+            Some(queue) => Receives::Shared(Arc::clone(queue)),
+            None => Receives::Own(Arc::new(ReceiveQueue::new(
+                spec.capabilities.receive_wr_max,
+            ))),
+        };
         let mut inner = self.shard.lock();
         let options = engine::QpOptions::<DeviceHost> {
             transport: spec.transport,
@@ -134,7 +142,7 @@ impl<N: Network> Core<N> {
             signal_all: spec.signal_all,
             send_cq: Arc::clone(&spec.send_cq),
             receive_cq: Arc::clone(&spec.receive_cq),
-            receives: Arc::clone(&receives),
+            receives: receives.clone(),
         };
         let qpn = inner
             .engine
@@ -288,7 +296,8 @@ impl<N: Network> Core<N> {
     /// Posts a receive work request.
     ///
     /// # Errors
-    /// [`Error::ReceiveQueueFull`], or [`Error::Post`] in RESET and for too many elements.
+    /// [`Error::ReceiveQueueFull`], or [`Error::Post`] in RESET and for too many elements;
+    /// [`Error::Invalid`] if its receives come from a shared queue.
     pub fn post_receive(&self, front: &Front, wqe: ReceiveWqe) -> Result<()> {
         front.queue_receive(wqe)?;
         // after the push: either the flush that set the state saw it, or this does

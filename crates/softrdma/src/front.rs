@@ -12,10 +12,10 @@ use crate::attributes::MAX_MESSAGE;
 use crate::completion_queue::CompletionQueueUse;
 use crate::error::{Error, Result};
 use crate::event_queue::{EventKind, EventQueue};
-use crate::receive_queue::ReceiveQueue;
 use crate::ring::SendRing;
 use crate::send_list::SendList;
 use crate::shard::DeviceHost;
+use crate::shared_receive_queue::{Receives, SharedReceiveUse};
 
 /// See the module.
 pub struct Front {
@@ -28,12 +28,14 @@ pub struct Front {
     /// Whether the shard was told that the ring is not empty.
     pub(crate) announced: AtomicBool,
     sends: SendRing,
-    receives: Arc<ReceiveQueue>,
+    receives: Receives,
     events: Arc<EventQueue>,
     /// What the program knows the queue pair by.
     cookie: AtomicU64,
     /// EBUSY of completion queues counts these.
     _queues: [CompletionQueueUse; 2],
+    /// The same of a shared receive queue.
+    _shared: Option<SharedReceiveUse>,
 }
 
 impl Front {
@@ -42,10 +44,14 @@ impl Front {
         qpn: Qpn,
         (transport, port_mtu): (Transport, Mtu),
         capabilities: Capabilities,
-        receives: Arc<ReceiveQueue>,
+        receives: Receives,
         events: Arc<EventQueue>,
         queues: [CompletionQueueUse; 2],
     ) -> Self {
+        let shared = match &receives {
+            Receives::Own(_) => None,
+            Receives::Shared(queue) => Some(queue.attach()),
+        };
         Self {
             qpn,
             transport,
@@ -61,6 +67,7 @@ impl Front {
             events,
             cookie: AtomicU64::new(0),
             _queues: queues,
+            _shared: shared,
         }
     }
 
@@ -177,13 +184,18 @@ impl Front {
 
     /// Queues a receive.
     pub(crate) fn queue_receive(&self, wqe: ReceiveWqe) -> Result<()> {
+        let Receives::Own(receives) = &self.receives else {
+            return Err(Error::Invalid(
+                "the receives of this queue pair are posted to its shared receive queue",
+            ));
+        };
         if self.state() == State::Reset {
             return Err(Error::Post(PostError::WrongState));
         }
         if wqe.sges.len() > self.capabilities.receive_sge_max as usize {
             return Err(Error::Post(PostError::TooManySges));
         }
-        self.receives.post(wqe).map_err(|_| Error::ReceiveQueueFull)
+        receives.post(wqe).map_err(|_| Error::ReceiveQueueFull)
     }
 
     /// Gives what was posted to the engine, in order. Within the shard's lock; `scratch` is kept
@@ -217,7 +229,9 @@ impl Front {
     /// RESET: what was posted vanishes.
     pub(crate) fn clear(&self) {
         self.sends.clear();
-        self.receives.clear();
+        if let Receives::Own(receives) = &self.receives {
+            receives.clear();
+        }
     }
 
     /// Puts an asynchronous event into the context's queue.

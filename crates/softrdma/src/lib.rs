@@ -12,11 +12,11 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`], [`batch`] | the API |
+//! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`], [`srq`], [`batch`] | the API |
 //! | [`address_handle`], [`address`] | where datagrams go |
 //! | [`core`] | memory and a shard, no globals, no threads: on sockets and in simulation |
 //! | [`shard`] | the lock section: engine, sealing, tap, network |
-//! | [`front`], [`ring`], [`receive_queue`] | what posting touches without that lock |
+//! | [`front`], [`ring`], [`receive_queue`], [`shared_receive_queue`] | what posting touches without that lock |
 //! | [`send_list`] | what is posted as a whole or not at all |
 //! | [`completion_queue`], [`completion_channel`], [`event_queue`] | polling and waiting |
 //! | [`memory`] | registered memory: keys, and access that cannot kill the process |
@@ -61,6 +61,8 @@ pub mod run;
 pub mod seal;
 pub mod send_list;
 pub mod shard;
+pub mod shared_receive_queue;
+pub mod srq;
 pub mod steer;
 
 pub use address::AddressVector;
@@ -83,4 +85,6 @@ pub use process::report_by;
 pub use protection_domain::{MemoryRegion, ProtectionDomain, Region, RemoteRegion};
 pub use queue_pair::{Endpoint, QueuePair, QueuePairOptions, RcOptions};
 pub use send_list::SendList;
+pub use shared_receive_queue::SharedReceiveAttributes;
+pub use srq::SharedReceiveQueue;
 pub use wire::{Gid, MemoryKey, Mtu, PKey, Psn, QKey, Qpn};

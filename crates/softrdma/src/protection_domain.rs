@@ -16,6 +16,7 @@ use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::memory::MemoryTable;
 use crate::queue_pair::{QueuePair, QueuePairOptions};
+use crate::srq::SharedReceiveQueue;
 
 /// What keys and queue pairs belong to: they work together only within one.
 #[derive(Clone)]
@@ -98,6 +99,14 @@ impl ProtectionDomain {
     /// be leased.
     pub fn queue_pair(&self, options: QueuePairOptions<'_>) -> Result<QueuePair> {
         QueuePair::new(self, options)
+    }
+
+    /// Makes a shared receive queue for at least `wr_max` receives of up to `sge_max` elements.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes beyond the device's limits.
+    pub fn shared_receive_queue(&self, wr_max: u32, sge_max: u32) -> Result<SharedReceiveQueue> {
+        SharedReceiveQueue::new(self, wr_max, sge_max)
     }
 
     /// Makes an address for datagrams.

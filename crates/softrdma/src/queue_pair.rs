@@ -20,6 +20,7 @@ use crate::process::{Process, random};
 use crate::protection_domain::{PdInner, ProtectionDomain};
 use crate::ring::capacity_for;
 use crate::send_list::SendList;
+use crate::srq::SharedReceiveQueue;
 
 /// What a queue pair is made of.
 pub struct QueuePairOptions<'a> {
@@ -29,6 +30,8 @@ pub struct QueuePairOptions<'a> {
     pub send_cq: &'a CompletionQueue,
     /// Completions of receives.
     pub receive_cq: &'a CompletionQueue,
+    /// Where its receives come from, if not from a queue of its own.
+    pub shared_receives: Option<&'a SharedReceiveQueue>,
     /// Sizes asked for; at least so much is granted.
     pub capabilities: Capabilities,
     /// Whether every send completes with a completion.
@@ -42,6 +45,7 @@ impl<'a> QueuePairOptions<'a> {
             transport: Transport::Rc,
             send_cq: cq,
             receive_cq: cq,
+            shared_receives: None,
             capabilities: Capabilities {
                 send_wr_max: 128,
                 receive_wr_max: 128,
@@ -59,6 +63,13 @@ impl<'a> QueuePairOptions<'a> {
             transport: Transport::Ud,
             ..Self::rc(cq)
         }
+    }
+
+    /// Its receives come from `queue`.
+    #[must_use]
+    pub fn receive_from(mut self, queue: &'a SharedReceiveQueue) -> Self {
+        self.shared_receives = Some(queue);
+        self
     }
 
     /// Sends outstanding at once.
@@ -142,7 +153,14 @@ impl QueuePair {
                 return Err(Error::Invalid("the completion queue is of another process"));
             }
         }
-        let capabilities = granted(&options.capabilities)?;
+        if let Some(queue) = options.shared_receives
+            && !Arc::ptr_eq(&queue.context().process, process)
+        {
+            return Err(Error::Invalid(
+                "the shared receive queue is of another process",
+            ));
+        }
+        let capabilities = granted(&options.capabilities, options.shared_receives.is_some())?;
         let (send_cq, receive_cq) = (options.send_cq.queue(), options.receive_cq.queue());
         let place = process.place([&send_cq, &receive_cq])?;
         for cq in [options.send_cq, options.receive_cq] {
@@ -154,6 +172,9 @@ impl QueuePair {
             pd: pd.0.id,
             send_cq,
             receive_cq,
+            shared_receives: options
+                .shared_receives
+                .map(|receives| Arc::clone(receives.queue())),
             capabilities,
             port_mtu: pd.0.context.link().active_mtu,
             signal_all: options.signal_all,
@@ -405,7 +426,7 @@ impl QueuePair {
     /// Posts one receive work request.
     ///
     /// # Errors
-    /// [`Error::ReceiveQueueFull`], [`Error::Post`].
+    /// [`Error::ReceiveQueueFull`], [`Error::Post`]; [`Error::Invalid`] with a shared receive queue.
     pub fn post_receive(&self, id: u64, sges: &[Sge]) -> Result<()> {
         self.check_not_forked()?;
         self.core().post_receive(
@@ -444,11 +465,14 @@ impl Drop for QueuePair {
 }
 
 /// Sizes as they are granted: queues to 2^n - 1, inline data to whole elements, as the kernel does.
-fn granted(asked: &Capabilities) -> Result<Capabilities> {
-    if asked.send_wr_max > MAX_QP_WR || asked.receive_wr_max > MAX_QP_WR {
+/// Those of receives mean nothing with a shared queue, and stay as they were asked for.
+fn granted(asked: &Capabilities, shares_receives: bool) -> Result<Capabilities> {
+    let own = |asked| if shares_receives { 0 } else { asked };
+    let (receives, receive_sges) = (own(asked.receive_wr_max), own(asked.receive_sge_max));
+    if asked.send_wr_max > MAX_QP_WR || receives > MAX_QP_WR {
         return Err(Error::Invalid("the queue is larger than max_qp_wr"));
     }
-    if asked.send_sge_max > MAX_SGE || asked.receive_sge_max > MAX_SGE {
+    if asked.send_sge_max > MAX_SGE || receive_sges > MAX_SGE {
         return Err(Error::Invalid("more elements than max_sge"));
     }
     if asked.inline_max > MAX_INLINE {
@@ -458,7 +482,11 @@ fn granted(asked: &Capabilities) -> Result<Capabilities> {
     let inline = asked.inline_max.max(16 * asked.send_sge_max);
     Ok(Capabilities {
         send_wr_max: slots(asked.send_wr_max),
-        receive_wr_max: slots(asked.receive_wr_max),
+        receive_wr_max: if shares_receives {
+            asked.receive_wr_max
+        } else {
+            slots(asked.receive_wr_max)
+        },
         send_sge_max: asked.send_sge_max.max(inline / 16).min(MAX_SGE),
         receive_sge_max: asked.receive_sge_max,
         inline_max: inline,

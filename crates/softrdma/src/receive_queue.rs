@@ -8,29 +8,19 @@ use engine::{ReceiveSource, ReceiveWqe};
 
 use crate::ring::Full;
 
-/// A receive queue, shared by handle.
+/// The receive queue of one queue pair, held by handle.
 #[derive(Debug)]
 pub struct ReceiveQueue {
     ring: Mutex<VecDeque<ReceiveWqe>>,
     capacity: usize,
-    is_shared: bool,
 }
 
 impl ReceiveQueue {
-    /// The receive queue of one queue pair, for `capacity` work requests as the program was told.
+    /// A queue for `capacity` work requests, as the program was told.
     pub fn new(capacity: u32) -> Self {
         Self {
             ring: Mutex::default(),
             capacity: capacity as usize,
-            is_shared: false,
-        }
-    }
-
-    /// A receive queue of several queue pairs.
-    pub fn shared(capacity: u32) -> Self {
-        Self {
-            is_shared: true,
-            ..Self::new(capacity)
         }
     }
 
@@ -75,7 +65,7 @@ impl ReceiveSource for ReceiveQueue {
     }
 
     fn is_shared(&self) -> bool {
-        self.is_shared
+        false
     }
 }
 
@@ -111,13 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn reset_forgets_and_sharing_is_known() {
+    fn reset_forgets() {
         let queue = ReceiveQueue::new(2);
         queue.post(wqe(1)).expect("there is room");
         queue.clear();
         assert_eq!(queue.waiting(), 0);
         assert!(queue.take().is_none());
-        assert!(!queue.is_shared());
-        assert!(ReceiveQueue::shared(1).is_shared());
     }
 }

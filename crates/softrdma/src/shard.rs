@@ -28,11 +28,11 @@ use crate::lane::Attendant;
 use crate::memory::MemoryTable;
 use crate::network::{Network, RxBuffer};
 use crate::pace::Pace;
-use crate::receive_queue::ReceiveQueue;
 use crate::seal::Sealer;
 use crate::send_list::SendList;
 use crate::shard::arrive::Arrival;
 use crate::shard::transmit::OwnedRun;
+use crate::shared_receive_queue::Receives;
 use crate::steer::Steering;
 
 /// Packets asked of the engine at once: a few full runs.
@@ -49,7 +49,7 @@ pub struct DeviceHost;
 
 impl Host for DeviceHost {
     type Memory = MemoryTable;
-    type Receives = Arc<ReceiveQueue>;
+    type Receives = Receives;
     type Completions = Arc<CompletionQueue>;
     type Credit = SlotCredit;
 }

@@ -1,5 +1,5 @@
 //! The C programs of `crates/capi/tests/c`: wrong use of each verb, the calls that wait, the work
-//! request builders, and datagrams.
+//! request builders, datagrams, and shared receive queues.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,22 @@ use super::world::World;
 use crate::{sandbox, workspace};
 
 /// One for each program.
-pub const SCENES: [Scene; 5] = [
+pub const SCENES: [Scene; 6] = [
     ("wrong-use", wrong_use),
     ("waiting", waiting),
     ("builders", builders),
     ("spoilt-batches", spoilt_batches),
     ("datagrams", datagrams),
+    ("shared-receives", shared_receives),
 ];
 
-const PROGRAMS: [&str; 5] = [
+const PROGRAMS: [&str; 6] = [
     "wrong_use",
     "waiting",
     "builders",
     "spoilt_batches",
     "datagrams",
+    "shared_receives",
 ];
 
 fn wrong_use(world: &World) -> Result<()> {
@@ -46,6 +48,10 @@ fn spoilt_batches(world: &World) -> Result<()> {
 
 fn datagrams(world: &World) -> Result<()> {
     run(world, "datagrams")
+}
+
+fn shared_receives(world: &World) -> Result<()> {
+    run(world, "shared_receives")
 }
 
 fn run(world: &World, name: &str) -> Result<()> {

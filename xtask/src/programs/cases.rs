@@ -8,7 +8,7 @@ use super::capi;
 use super::connections::{self, RPing};
 use super::crowd;
 use super::perftest::{self, PerfTest};
-use super::pingpong::{DATAGRAMS, DEFAULT, PingPong};
+use super::pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
 use super::scenes;
 use super::world::{Net, World};
 use crate::process::GUARD;
@@ -184,6 +184,13 @@ fn one_host(cases: &mut Vec<Case>) {
         size: 65_536,
         ..DEFAULT
     });
+    add(SHARED);
+    // as few receives as the program allows: somebody often has to come again
+    add(PingPong {
+        events: true,
+        receives: Some(16),
+        ..SHARED
+    });
 }
 
 /// Two network namespaces with a broker in each.
@@ -224,6 +231,7 @@ fn two_hosts(cases: &mut Vec<Case>) {
                 events: true,
                 ..DATAGRAMS
             },
+            SHARED,
         ];
         let net = Net::Veth(interface);
         cases.extend(all.map(|pingpong| exchange(net, Who::Root, PingPong { mtu, ..pingpong })));

@@ -72,7 +72,7 @@ fn sleeps(program: &str) -> bool {
 }
 
 /// Every option, with few iterations: a case is about whether it works.
-const FLAGS: [Flag; 27] = [
+const FLAGS: [Flag; 28] = [
     flag(&[], all),
     flag(&["-c", "RC"], all),
     // as many as a receive buffer holds in any case: nobody sends a lost datagram again
@@ -84,6 +84,7 @@ const FLAGS: [Flag; 27] = [
     flag(&["-q", "4"], bandwidth),
     flag(&["-q", "64"], bandwidth),
     flag(&["-q", "256", "-n", "50"], bandwidth),
+    flag(&["--use-srq", "-q", "4"], |program| program == "ib_send_bw"),
     flag(&["-e"], sleeps),
     flag(&["-D", "2"], all),
     flag(&["-I", "64"], carries_data),

@@ -1,15 +1,27 @@
-//! `ibv_rc_pingpong` and `ibv_ud_pingpong`: their arguments, and whether they did what they say.
+//! `ibv_rc_pingpong`, `ibv_srq_pingpong` and `ibv_ud_pingpong`: their arguments, and whether they
+//! did what they say.
 
 use anyhow::{Context, Result, ensure};
 
 use super::succeeded;
 use crate::process::{Ended, Running};
 
+/// Which program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One connection.
+    Connection,
+    /// 16 connections that share a receive queue on each side.
+    Shared,
+    /// Datagrams, which have no path MTU.
+    Datagrams,
+}
+
 /// One run, both ends with the same arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct PingPong {
-    /// Whether it is the one of datagrams, which has no path MTU.
-    pub datagrams: bool,
+    /// Which program.
+    pub kind: Kind,
     /// GID index.
     pub gid: u8,
     /// Bytes of a message.
@@ -28,7 +40,7 @@ pub struct PingPong {
 
 /// As the program has them, but for the GID index, which it does not choose by itself.
 pub const DEFAULT: PingPong = PingPong {
-    datagrams: false,
+    kind: Kind::Connection,
     gid: 1,
     size: 4096,
     mtu: 1024,
@@ -38,9 +50,15 @@ pub const DEFAULT: PingPong = PingPong {
     port: 18515,
 };
 
+/// The same with a shared receive queue.
+pub const SHARED: PingPong = PingPong {
+    kind: Kind::Shared,
+    ..DEFAULT
+};
+
 /// The same with datagrams, which fit an interface of 1500 bytes.
 pub const DATAGRAMS: PingPong = PingPong {
-    datagrams: true,
+    kind: Kind::Datagrams,
     size: 1024,
     ..DEFAULT
 };
@@ -48,16 +66,16 @@ pub const DATAGRAMS: PingPong = PingPong {
 impl PingPong {
     /// The command line on `device`; the client's also names the server.
     pub fn argv(&self, device: &str, server: Option<&str>) -> Vec<String> {
-        let program = if self.datagrams {
-            "ibv_ud_pingpong"
-        } else {
-            "ibv_rc_pingpong"
+        let program = match self.kind {
+            Kind::Connection => "ibv_rc_pingpong",
+            Kind::Shared => "ibv_srq_pingpong",
+            Kind::Datagrams => "ibv_ud_pingpong",
         };
         let mut argv = vec![program.into(), "-c".into(), "-d".into(), device.into()];
         let mut option = |name: &str, value: String| argv.extend([name.to_string(), value]);
         option("-g", self.gid.to_string());
         option("-s", self.size.to_string());
-        if !self.datagrams {
+        if self.kind != Kind::Datagrams {
             option("-m", self.mtu.to_string());
         }
         option("-n", self.count.to_string());
@@ -115,7 +133,7 @@ impl PingPong {
 impl std::fmt::Display for PingPong {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let PingPong {
-            datagrams,
+            kind,
             gid,
             size,
             mtu,
@@ -124,11 +142,16 @@ impl std::fmt::Display for PingPong {
             receives,
             port: _,
         } = *self;
-        if datagrams {
-            write!(f, "ud-pingpong,gid={gid},size={size},n={count}")?;
-        } else {
-            write!(f, "pingpong,gid={gid},size={size},mtu={mtu},n={count}")?;
+        f.write_str(match kind {
+            Kind::Connection => "pingpong",
+            Kind::Shared => "srq-pingpong",
+            Kind::Datagrams => "ud-pingpong",
+        })?;
+        write!(f, ",gid={gid},size={size}")?;
+        if kind != Kind::Datagrams {
+            write!(f, ",mtu={mtu}")?;
         }
+        write!(f, ",n={count}")?;
         if events {
             write!(f, ",events")?;
         }

@@ -12,3 +12,4 @@ mod event;
 pub mod id;
 pub mod info;
 pub mod pair;
+pub mod srq;

@@ -39,6 +39,9 @@ pub unsafe extern "C" fn softrdma_rdma_create_qp(
                 &raw mut (*attributes).recv_cq,
             );
             complete_queues(id, send, receive, &(*attributes).cap)?;
+            if (*attributes).srq.is_null() {
+                (*attributes).srq = (*id).srq;
+            }
             adopt(id, pd, qp::ibv_create_qp(pd, attributes))?;
         }
         Ok(0)
@@ -74,6 +77,9 @@ pub unsafe extern "C" fn softrdma_rdma_create_qp_ex(
                 &raw mut (*attributes).recv_cq,
             );
             complete_queues(id, send, receive, &(*attributes).cap)?;
+            if (*attributes).srq.is_null() {
+                (*attributes).srq = (*id).srq;
+            }
             adopt(id, pd, qp::create_qp_ex((*id).verbs, attributes))?;
         }
         Ok(0)

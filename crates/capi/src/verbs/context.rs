@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use softrdma::{Device, EventKind, EventQueue};
 
-use super::{cq, cq_ex, device, domain, post, qp, query, unsupported};
+use super::{cq, cq_ex, device, domain, post, qp, query, srq, unsupported};
 use crate::abi::verbs::{ibv_context, ibv_context_ops, ibv_device, verbs_context};
 use crate::errno::Errno;
 use crate::guard::{Pointer, Status, guard};
@@ -133,7 +133,7 @@ fn operations() -> ibv_context_ops {
         req_notify_cq: Some(cq::req_notify_cq),
         post_send: Some(post::post_send),
         post_recv: Some(post::post_recv),
-        post_srq_recv: Some(unsupported::post_srq_recv),
+        post_srq_recv: Some(srq::post_srq_recv),
         bind_mw: Some(unsupported::bind_mw),
         dealloc_mw: Some(unsupported::dealloc_mw),
         // asked for NULL by ibv_alloc_mw(), which answers EOPNOTSUPP itself

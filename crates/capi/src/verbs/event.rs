@@ -7,7 +7,7 @@ use softrdma::EventKind;
 
 use super::context;
 use crate::abi::verbs::{
-    async_event_element, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_qp,
+    async_event_element, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_qp, ibv_srq,
 };
 use crate::errno::Errno;
 use crate::guard::{Number, caught, guard};
@@ -88,6 +88,9 @@ pub unsafe extern "C" fn softrdma_take_async_event(
             About::Pair => async_event_element {
                 qp: event.cookie as *mut ibv_qp,
             },
+            About::SharedReceives => async_event_element {
+                srq: event.cookie as *mut ibv_srq,
+            },
             About::Port => async_event_element {
                 port_num: event.cookie as c_int,
             },
@@ -108,6 +111,7 @@ pub unsafe extern "C" fn softrdma_take_async_event(
 enum About {
     Queue,
     Pair,
+    SharedReceives,
     /// A port, or the whole device with port 0.
     Port,
 }
@@ -122,12 +126,11 @@ impl About {
             | EventKind::CommunicationEstablished
             | EventKind::SendQueueDrained
             | EventKind::LastWqeReached => Self::Pair,
+            EventKind::SharedReceiveLimit => Self::SharedReceives,
             EventKind::DeviceFatal
             | EventKind::PortActive
             | EventKind::PortError
             | EventKind::GidChange => Self::Port,
-            // of shared receive queues, which no program can have yet: nobody is named
-            EventKind::SharedReceiveLimit => Self::Port,
         }
     }
 }
@@ -156,6 +159,10 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
                     let cq = event.element.cq;
                     object::private(cq)?.events.acknowledge(cq as u64, 1);
                 }
+                LIMIT_REACHED => {
+                    let srq = event.element.srq;
+                    object::private(srq)?.events.acknowledge(srq as u64, 1);
+                }
                 _ => {}
             }
         }
@@ -166,4 +173,5 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
 const QUEUE_ERROR: c_uint = crate::abi::constants::IBV_EVENT_CQ_ERR;
 const PAIR_FIRST: c_uint = crate::abi::constants::IBV_EVENT_QP_FATAL;
 const PAIR_LAST: c_uint = crate::abi::constants::IBV_EVENT_PATH_MIG_ERR;
+const LIMIT_REACHED: c_uint = crate::abi::constants::IBV_EVENT_SRQ_LIMIT_REACHED;
 const LAST_WQE_REACHED: c_uint = crate::abi::constants::IBV_EVENT_QP_LAST_WQE_REACHED;

@@ -21,6 +21,7 @@ pub mod qp;
 pub mod qp_ex;
 pub mod query;
 pub mod section;
+pub mod srq;
 pub mod sysfs;
 pub mod text;
 pub mod unsupported;

@@ -129,22 +129,38 @@ pub unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        receives(wr, bad_wr, |id, sges| {
+            object::private(qp)?.pair.post_receive(id, sges)?;
+            Ok(())
+        })
+    }
+}
+
+/// Gives the receives of a list to `post`, up to the first that is refused.
+///
+/// # Safety
+/// `wr` is NULL or a list of valid work requests, `bad_wr` is NULL or valid for a write.
+pub(super) unsafe fn receives(
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+    post: impl Fn(u64, &[Sge]) -> Result<(), Errno>,
+) -> c_int {
     guard::<Status>(|| {
         let mut sges = Sges::new();
         let mut next = wr;
         // SAFETY: the caller's promise, for every pointer followed here.
         unsafe {
-            let post = |wr: &ibv_recv_wr, sges: &mut Sges| {
-                convert::sges(wr.sg_list, wr.num_sge, sges)?;
-                object::private(qp)?.pair.post_receive(wr.wr_id, sges)?;
-                Ok(())
-            };
             while !next.is_null() {
-                if let Err(errno) = post(&*next, &mut sges) {
+                let wr = &*next;
+                let posted = convert::sges(wr.sg_list, wr.num_sge, &mut sges)
+                    .and_then(|()| post(wr.wr_id, &sges));
+                if let Err(errno) = posted {
                     blame(bad_wr, next);
                     return Err(errno);
                 }
-                next = (*next).next;
+                next = wr.next;
             }
         }
         Ok(())

@@ -67,9 +67,17 @@ unsafe fn create(
         IBV_QPT_UD => Transport::Ud,
         _ => return Err(Errno::unsupported("a queue pair of this type")),
     };
-    if !asked.srq.is_null() {
-        return Err(Errno::unsupported("a shared receive queue"));
-    }
+    let shared_receives = if asked.srq.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise; the field is written once.
+        unsafe {
+            if (*asked.srq).context != context {
+                return Err(Errno::INVALID);
+            }
+            Some(&object::private(asked.srq)?.queue)
+        }
+    };
     let queue = |cq: *mut ibv_cq| {
         // SAFETY: the caller's promise; the field is written once.
         unsafe {
@@ -84,6 +92,7 @@ unsafe fn create(
         transport,
         send_cq: queue(asked.send_cq)?,
         receive_cq: queue(asked.recv_cq)?,
+        shared_receives,
         capabilities: convert::capabilities(&asked.cap),
         signal_all: asked.sq_sig_all != 0,
     })?;
@@ -94,7 +103,7 @@ unsafe fn create(
         pd,
         send_cq: asked.send_cq,
         recv_cq: asked.recv_cq,
-        srq: ptr::null_mut(),
+        srq: asked.srq,
         handle: domain::next_handle(),
         qp_num: pair.qpn().get(),
         state: IBV_QPS_RESET,

@@ -69,6 +69,9 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
     to.max_qp_init_rd_atom = limit(from.max_qp_init_rd_atom);
     to.atomic_cap = IBV_ATOMIC_HCA;
     to.max_ah = limit(from.max_ah);
+    to.max_srq = limit(from.max_srq);
+    to.max_srq_wr = limit(from.max_srq_wr);
+    to.max_srq_sge = limit(from.max_srq_sge);
     to.max_pkeys = from.max_pkeys;
     to.local_ca_ack_delay = from.local_ca_ack_delay;
     to.phys_port_cnt = from.port_count;

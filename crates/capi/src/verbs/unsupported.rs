@@ -3,24 +3,8 @@
 
 use core::ffi::c_int;
 
-use crate::abi::verbs::{ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr, ibv_srq};
+use crate::abi::verbs::{ibv_mw, ibv_mw_bind, ibv_qp};
 use crate::errno::Errno;
-
-/// `ibv_post_srq_recv`: nothing of the list was posted.
-///
-/// # Safety
-/// `bad_wr` is NULL or valid for a write.
-pub unsafe extern "C" fn post_srq_recv(
-    _srq: *mut ibv_srq,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
-) -> c_int {
-    if !bad_wr.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { bad_wr.write(wr) };
-    }
-    Errno::UNSUPPORTED.set()
-}
 
 /// `ibv_bind_mw`.
 ///

@@ -473,13 +473,10 @@ static void posting(void)
 
 static void unsupported(void)
 {
-	struct ibv_srq_init_attr srq = { .attr = { .max_wr = 1, .max_sge = 1 } };
 	struct ibv_xrcd_init_attr xrcd = { .comp_mask = 0 };
 	union ibv_gid gid = { .raw = { 0xff } };
 	struct ibv_ece ece = { 0 };
 
-	errno = 0;
-	row("create_srq", "any", EOPNOTSUPP, of_pointer(ibv_create_srq(pd, &srq)));
 	errno = 0;
 	row("open_xrcd", "any", EOPNOTSUPP, of_pointer(ibv_open_xrcd(context, &xrcd)));
 	row("attach_mcast", "any", EOPNOTSUPP, ibv_attach_mcast(reset, &gid, 0));

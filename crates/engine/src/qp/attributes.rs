@@ -112,7 +112,7 @@ impl Default for Attributes {
 pub struct Capabilities {
     /// Send work requests outstanding.
     pub send_wr_max: u32,
-    /// Receive work requests outstanding; 0 with a shared receive queue.
+    /// Receive work requests outstanding; without a meaning with a shared receive queue.
     pub receive_wr_max: u32,
     /// Elements of a send work request.
     pub send_sge_max: u32,

@@ -104,6 +104,7 @@ impl End {
             pd: PD,
             send_cq: Arc::clone(&send_cq),
             receive_cq: Arc::clone(&receive_cq),
+            shared_receives: None,
             capabilities: Capabilities {
                 send_wr_max: 15,
                 receive_wr_max: 15,
