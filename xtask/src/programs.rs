@@ -10,6 +10,7 @@ mod connections;
 mod crowd;
 mod perftest;
 mod pingpong;
+mod resource;
 mod scenes;
 mod world;
 

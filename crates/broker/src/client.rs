@@ -1,8 +1,8 @@
 //! The client: what a program and the command line ask of the broker.
 //!
 //! No thread and no buffering of its own: a call sends one record and waits for one, with a guard
-//! against a broker that hangs. Calls and events have separate connections, so that whoever watches
-//! [`Client::as_fd`] for events (or for the end of the broker) never meets an answer.
+//! against a broker that hangs. Calls and news have separate connections, so that whoever watches
+//! [`Client::as_fd`] for news (or for the end of the broker) never meets an answer.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -19,9 +19,10 @@ use crate::{
     link::LinkInfo,
     port::{BoundPort, PortAddress, PortSpace},
     protocol::{
-        Answer, Call, Event, Greeting, Holder, PROTOCOL_VERSION, ROCE_PORT, Refusal, Reply,
-        Request, Status, control_name, decode, encode, own_pid, steer_name,
+        Answer, Call, Greeting, Holder, News, PROTOCOL_VERSION, ROCE_PORT, Refusal, Reply, Request,
+        Status, control_name, decode, encode, own_pid, steer_name,
     },
+    resource::{Process, Question, Report},
     spawn,
     transport::{Connection, Received},
     who::{self, IdMap, Peer},
@@ -39,7 +40,8 @@ const RESTART_AFTER: Duration = Duration::from_secs(3);
 pub struct ConnectOptions {
     /// Start one if none runs.
     pub start: bool,
-    /// Open a connection for [`Client::events`].
+    /// Open a connection for [`Client::news`]. Who does must take them, and answer the questions
+    /// among them.
     pub subscribe: bool,
     /// The library that this code is in: the broker program is in the `bin` folder beside its
     /// folder, unless `SOFTRDMA_BIN` names another.
@@ -96,7 +98,7 @@ impl Lease {
 #[derive(Debug)]
 pub struct Client {
     calls: Mutex<Calls>,
-    /// For watching: the connection of events, else a duplicate of the one of calls.
+    /// For watching: the connection of news, else a duplicate of the one of calls.
     watch: Connection,
     subscribed: bool,
     broker: Greeting,
@@ -333,26 +335,56 @@ impl Client {
         &self.broker
     }
 
-    /// News of links since the last time, without waiting; `Lost` when the broker has ended.
-    /// Nothing without [`ConnectOptions::subscribe`].
-    pub fn events(&self) -> Result<Vec<Event>, CallError> {
-        let mut events = Vec::new();
+    /// The processes that can be asked what they have: those with an open device.
+    pub fn processes(&self) -> Result<Vec<Process>, CallError> {
+        match self.call(Request::Processes)?.0 {
+            Reply::Processes(processes) => Ok(processes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks the process with this [`Process::key`] what it has. It may take a second.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchProcess`], [`Refusal::NoAnswer`].
+    pub fn inquire(&self, process: u64, question: Question) -> Result<Report, CallError> {
+        match self.call(Request::Inquire { process, question })?.0 {
+            Reply::Report(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Answers a question that came among the [`Self::news`]. Nothing is waited for: a broker that
+    /// does not read the answer does without it.
+    pub fn report(&self, inquiry: u64, report: Report) -> Result<(), CallError> {
+        // the number of a call that has no answer means nothing
+        let call = Call {
+            id: 0,
+            request: Request::Report { inquiry, report },
+        };
+        self.watch.send(&encode(&call), &[]).map_err(lost_or)
+    }
+
+    /// What came since the last time, without waiting; `Lost` when the broker has ended. Nothing
+    /// without [`ConnectOptions::subscribe`].
+    pub fn news(&self) -> Result<Vec<News>, CallError> {
+        let mut news = Vec::new();
         if !self.subscribed {
             // records on this connection are answers, and somebody waits for them
             return if self.watch.has_ended() {
                 Err(CallError::Lost)
             } else {
-                Ok(events)
+                Ok(news)
             };
         }
         loop {
             match self.watch.try_receive().map_err(CallError::System)? {
                 Received::Record { bytes, .. } => {
-                    events.push(decode(&bytes).map_err(CallError::Malformed)?);
+                    news.push(decode(&bytes).map_err(CallError::Malformed)?);
                 }
-                Received::Nothing => return Ok(events),
-                Received::End if events.is_empty() => return Err(CallError::Lost),
-                Received::End => return Ok(events),
+                Received::Nothing => return Ok(news),
+                Received::End if news.is_empty() => return Err(CallError::Lost),
+                Received::End => return Ok(news),
             }
         }
     }
@@ -376,7 +408,7 @@ impl Client {
 }
 
 impl AsFd for Client {
-    /// Readable when [`Client::events`] has something: an event, or the end of the broker.
+    /// Readable when [`Client::news`] has something, or the broker has ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.watch.as_fd()
     }

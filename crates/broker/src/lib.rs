@@ -12,6 +12,7 @@
 //! | [`protocol`] | the messages |
 //! | [`link`] | links, GID tables |
 //! | [`port`] | RDMA ports, which programs bind and listen on |
+//! | [`resource`] | what programs have, as they tell it when asked |
 //! | [`gsi`] | the packets of QP 1 |
 //! | [`steer`] | how packets are passed on to a slot |
 //! | [`server`] | the broker |
@@ -25,6 +26,7 @@ pub mod gsi;
 pub mod link;
 pub mod port;
 pub mod protocol;
+pub mod resource;
 pub mod server;
 pub mod spawn;
 pub mod steer;
@@ -35,5 +37,5 @@ pub use client::{Client, ConnectOptions, Lease};
 pub use error::{CallError, ConnectError};
 pub use link::{GidEntry, LinkInfo, LinkKind, PhysicalState, PortState};
 pub use port::{BoundPort, PortAddress, PortRefusal, PortSpace};
-pub use protocol::{Changes, Event, Holder, PROTOCOL_VERSION, Refusal, Status};
+pub use protocol::{Changes, Event, Holder, News, PROTOCOL_VERSION, Refusal, Status};
 pub use server::{Config, Server, ServerError};

@@ -4,7 +4,7 @@
 //! record in each direction is a [`Greeting`], whose `version` every release can read: a broker
 //! of another version is an error that says so, never a misread message. After that, a client
 //! sends a [`Call`] and gets the [`Answer`] with the same number; a connection that subscribed
-//! gets [`Event`]s and nothing else.
+//! gets [`News`] and nothing else, and answers questions with [`Request::Report`].
 
 use serde::{Deserialize, Serialize};
 
@@ -12,10 +12,11 @@ use crate::{
     gsi::Counters,
     link::LinkInfo,
     port::{BoundPort, PortAddress, PortRefusal, PortSpace, space_code},
+    resource::{Process, Question, Report},
 };
 
 /// Raised with every change of a message.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The longest record, bytes: a link with a full GID table fits.
 pub const RECORD_LENGTH_MAX: usize = 160 * 1024;
@@ -128,8 +129,24 @@ pub enum Request {
     SlotHolders,
     /// Keeps broker and links for the life of this process, whatever becomes of the connection.
     Hold,
-    /// From now on this connection gets [`Event`]s.
+    /// From now on this connection gets [`News`], and must answer the questions among them.
     Subscribe,
+    /// The processes that can be asked what they have.
+    Processes,
+    /// Asks one of them. It has a second to answer.
+    Inquire {
+        /// Its [`Process::key`].
+        process: u64,
+        /// What.
+        question: Question,
+    },
+    /// The answer of a process. Alone of all requests it gets none itself.
+    Report {
+        /// [`News::Question::inquiry`]
+        inquiry: u64,
+        /// What it has.
+        report: Report,
+    },
     /// The broker itself.
     Status,
     /// Asks the broker to end.
@@ -168,6 +185,10 @@ pub enum Reply {
     Holders(Vec<Holder>),
     /// The broker itself.
     Status(Status),
+    /// Processes that can be asked.
+    Processes(Vec<Process>),
+    /// What one of them answered.
+    Report(Report),
 }
 
 /// Who holds a slot.
@@ -210,7 +231,21 @@ pub struct Status {
     pub gsi: Counters,
 }
 
-/// News for a subscribed connection.
+/// What a subscribed connection gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum News {
+    /// Something happened to a link.
+    Link(Event),
+    /// Somebody asks what this process has.
+    Question {
+        /// To be repeated in the answer.
+        inquiry: u64,
+        /// What.
+        question: Question,
+    },
+}
+
+/// What happened to a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// A link was added.
@@ -363,6 +398,17 @@ pub enum Refusal {
     /// An RDMA port cannot be had.
     #[error(transparent)]
     Port(#[from] PortRefusal),
+    /// There is no such process, or it has just ended.
+    #[error("this process has ended")]
+    NoSuchProcess,
+    /// A process was asked and did not answer: it may be stopped.
+    #[error("{program} (pid {pid}) did not answer")]
+    NoAnswer {
+        /// Its number.
+        pid: i32,
+        /// Its program.
+        program: String,
+    },
     /// The broker could not open its UDP port.
     #[error("{detail}")]
     PortUnavailable {
@@ -419,6 +465,8 @@ impl Refusal {
             Self::LinkInUse { .. } | Self::NoSlotToSpare { .. } => libc::EBUSY,
             Self::SlotsExhausted { .. } => libc::EAGAIN,
             Self::Port(refusal) => refusal.errno(),
+            Self::NoSuchProcess => libc::ESRCH,
+            Self::NoAnswer { .. } => libc::ETIMEDOUT,
             Self::PortUnavailable { .. } => libc::EADDRINUSE,
             Self::NotPermitted { .. } => libc::EACCES,
             Self::VersionMismatch { .. } => libc::EPROTONOSUPPORT,

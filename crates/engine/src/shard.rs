@@ -108,11 +108,16 @@ pub enum Posted {
 pub struct QpView {
     /// Its number.
     pub qpn: Qpn,
+    /// Its transport.
+    pub transport: Transport,
+    /// Its protection domain.
+    pub pd: PdId,
     /// Its state.
     pub state: State,
     /// In SQD: whether work that was started is not complete yet.
     pub is_draining: bool,
-    /// What `modify` set; `sq_psn` is the PSN that is sent next.
+    /// What `modify` set; `sq_psn` is the PSN that is sent next, `rq_psn` the one that is expected
+    /// next.
     pub attributes: Attributes,
     /// Its sizes.
     pub capabilities: Capabilities,
@@ -232,8 +237,15 @@ impl<H: Host> Shard<H> {
         if rc::sends_requests(common.state) {
             attributes.sq_psn = machine.next_psn();
         }
+        if common.state.receives_requests()
+            && let Some(expected) = machine.expected_psn()
+        {
+            attributes.rq_psn = expected;
+        }
         Some(QpView {
             qpn: common.qpn,
+            transport: machine.transport(),
+            pd: common.pd,
             state: common.state,
             is_draining: common.state == State::SendQueueDrained && !machine.is_drained(),
             attributes,

@@ -107,6 +107,11 @@ impl CompletionQueue {
         self.lock().capacity as u32
     }
 
+    /// Queues that complete to it: a queue pair has two.
+    pub fn users(&self) -> u32 {
+        self.users.load(Ordering::Acquire)
+    }
+
     /// Completions that wait to be polled.
     pub fn waiting(&self) -> usize {
         self.lock().completions.len()

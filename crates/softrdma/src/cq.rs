@@ -10,6 +10,7 @@ use crate::completion_channel::CompletionChannel;
 use crate::completion_queue::{CompletionQueue as Queue, CompletionQueueError};
 use crate::device::Context;
 use crate::error::{Error, Result};
+use crate::registry;
 
 /// A queue that was polled and not armed for so long is no longer watched: arming anew costs a
 /// wake.
@@ -22,6 +23,8 @@ const BATCH: usize = 64;
 pub struct CompletionQueue {
     context: Arc<Context>,
     queue: Arc<Queue>,
+    /// Its number in the registry.
+    number: u32,
     /// Lanes whose threads were asked to watch the sockets for it, one bit each.
     watched: AtomicU64,
     /// When they were asked last, in nanoseconds of the clock.
@@ -43,9 +46,15 @@ impl CompletionQueue {
         }
         let queue = Queue::new(size, channel.cloned(), Arc::clone(&context.events))
             .map_err(Error::CompletionQueue)?;
+        let queue = Arc::new(queue);
+        let number = context.process.registry.queues.add(registry::Queue {
+            context: context.number,
+            queue: Arc::downgrade(&queue),
+        });
         Ok(Self {
             context: Arc::clone(context),
-            queue: Arc::new(queue),
+            queue,
+            number,
             watched: AtomicU64::new(0),
             watched_at_ns: AtomicU64::new(0),
             turn: AtomicU32::new(0),
@@ -206,6 +215,11 @@ impl CompletionQueue {
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         self.unwatch();
+        let process = &self.context.process;
+        // a child must not touch its parent's lock
+        if io::fork::generation() == process.generation() {
+            process.registry.queues.remove(self.number);
+        }
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Device(pub(crate) Arc<Context>);
 /// What an open link is to the rest of the crate.
 pub struct Context {
     pub(crate) process: Arc<Process>,
+    /// Its number in the registry.
+    pub(crate) number: u32,
     link: RwLock<LinkInfo>,
     pub(crate) events: Arc<EventQueue>,
     /// Serialises `open`'s and `drop`'s talk with the broker about this link.
@@ -73,6 +75,7 @@ impl Device {
         })?);
         let context = Arc::new(Context {
             process: Arc::clone(&process),
+            number: process.registry.contexts.add(link.name.as_str().into()),
             link: RwLock::new(link),
             events,
             in_use: Mutex::new(true),
@@ -286,6 +289,7 @@ impl Drop for Context {
         if std::mem::take(&mut *in_use) && self.process.check().is_ok() {
             // a broker that cannot be told learns it from our end
             let _ = self.process.broker.end_use(&self.link().name);
+            self.process.registry.contexts.remove(self.number);
         }
     }
 }

@@ -25,10 +25,12 @@
 //! | [`gsi`] | what the broker passes on of QP 1 |
 //! | [`cm`] | connection management: IDs, event channels |
 //! | `process`, `progress` | the only globals and the only threads |
+//! | `registry` | what the process answers when somebody asks what it has |
 //! | `lane`, `lanes` | a slot with its shard and its thread; which one a queue pair gets |
 //!
 //! Lock order, everywhere: control (broker, contexts) → connections → shard → receive queue →
-//! completion queue → channel and events. Never two shards. No lock is held while C code runs.
+//! completion queue → channel and events. Never two shards. Within a lock of the `registry` nobody
+//! takes another. No lock is held while C code runs.
 
 pub mod address;
 pub mod address_handle;
@@ -56,6 +58,7 @@ mod progress;
 pub mod protection_domain;
 pub mod queue_pair;
 pub mod receive_queue;
+mod registry;
 pub mod ring;
 pub mod run;
 pub mod seal;

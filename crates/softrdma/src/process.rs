@@ -21,6 +21,7 @@ use crate::lane::{Attendant, Lane, Place};
 use crate::lanes::Lanes;
 use crate::memory::MemoryTable;
 use crate::progress;
+use crate::registry::Registry;
 
 /// The variable that holds a fault plan.
 pub const FAULTS_VARIABLE: &str = "SOFTRDMA_FAULTS";
@@ -39,6 +40,8 @@ pub struct Process {
     pub(crate) lanes: Lanes,
     /// Who is connected, or asks to be.
     pub(crate) connections: Connections,
+    /// What can be listed of the rest.
+    pub(crate) registry: Registry,
     /// Of the thread that listens to the broker, and serves the first lane when there is one.
     attendant: Arc<Attendant>,
     contexts: Mutex<Vec<Weak<Context>>>,
@@ -71,6 +74,7 @@ impl Process {
             // here, and not in a thread that may be bound to one processor
             lanes: Lanes::new(io::thread::cores()),
             connections: Connections::default(),
+            registry: Registry::default(),
             attendant: Arc::clone(&attendant),
             contexts: Mutex::default(),
             is_dead: AtomicBool::new(false),

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use broker::News;
 use engine::Instant;
 use io::poll::{Events, Interest, Poller};
 
@@ -39,6 +40,8 @@ const CROWDED_GAP_NS: u64 = 30_000;
 const CROWDED_NS: u64 = 2_000_000;
 /// Somebody else had the lock: look again after this.
 const CONTENDED_NS: u64 = SERVICE_BOUND_NS;
+/// While packets keep coming, the thread looks this often whether the broker has news.
+const NEWS_NS: u64 = 10_000_000;
 /// With nothing to do at all, the thread looks whether the process still needs it.
 const IDLE_NS: u64 = 1_000_000_000;
 
@@ -156,6 +159,7 @@ impl Thread {
         let pace = core.pace();
         let mut last_packet = None;
         let mut last_look = core.now();
+        let news_at = last_look.as_nanos() + NEWS_NS;
         loop {
             self.serve_connections(process);
             let now = core.now();
@@ -179,6 +183,9 @@ impl Thread {
                 (self.took_over, self.glance_ns) = (last_look, GLANCE_MIN_NS);
                 if core.shard.hold.owes() {
                     return Sleep::Briefly(pace.stretch(COMPANY_NS));
+                }
+                if last_look.as_nanos() > news_at {
+                    return Sleep::Briefly(0);
                 }
                 continue;
             }
@@ -272,10 +279,16 @@ impl Thread {
     }
 
     fn hear_broker(process: &Process) {
-        match process.broker.events() {
+        match process.broker.news() {
             Ok(news) => {
-                for event in news {
-                    process.hear(&event);
+                for news in news {
+                    match news {
+                        News::Link(event) => process.hear(&event),
+                        News::Question { inquiry, question } => {
+                            // who asked does without an answer that the broker does not read
+                            let _ = process.broker.report(inquiry, process.report(question));
+                        }
+                    }
                 }
             }
             Err(_) => process.lose_broker(),

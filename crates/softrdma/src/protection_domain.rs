@@ -16,6 +16,7 @@ use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::memory::MemoryTable;
 use crate::queue_pair::{QueuePair, QueuePairOptions};
+use crate::registry::Domain;
 use crate::srq::SharedReceiveQueue;
 
 /// What keys and queue pairs belong to: they work together only within one.
@@ -29,7 +30,13 @@ pub(crate) struct PdInner {
 
 impl ProtectionDomain {
     pub(crate) fn new(context: Arc<Context>, id: PdId) -> Self {
-        Self(Arc::new(PdInner { context, id }))
+        let inner = Arc::new(PdInner { context, id });
+        let domain = Domain {
+            context: inner.context.number,
+            inner: Arc::downgrade(&inner),
+        };
+        inner.context.process.registry.domains.put(id.0, domain);
+        Self(inner)
     }
 
     /// Whether regions or queue pairs still belong to it: then C's `dealloc` answers EBUSY.
@@ -116,6 +123,16 @@ impl ProtectionDomain {
     /// there.
     pub fn address_handle(&self, address: &AddressVector) -> Result<AddressHandle> {
         AddressHandle::new(self, address)
+    }
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        let process = &self.context.process;
+        // a child must not touch its parent's lock
+        if io::fork::generation() == process.generation() {
+            process.registry.domains.remove(self.id.0);
+        }
     }
 }
 

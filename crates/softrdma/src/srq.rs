@@ -14,6 +14,8 @@ use crate::shared_receive_queue::{SharedReceiveAttributes, SharedReceiveQueue as
 pub struct SharedReceiveQueue {
     pd: Arc<PdInner>,
     queue: Arc<Queue>,
+    /// Its number in the registry.
+    number: u32,
 }
 
 impl SharedReceiveQueue {
@@ -22,6 +24,7 @@ impl SharedReceiveQueue {
         context.process.check()?;
         let queue = Queue::new(wr_max, sge_max, Arc::clone(&context.events))?;
         Ok(Self {
+            number: context.process.registry.shared_receives.add(pd.0.id.0),
             pd: Arc::clone(&pd.0),
             queue: Arc::new(queue),
         })
@@ -82,5 +85,15 @@ impl SharedReceiveQueue {
             return Err(Error::Forked);
         }
         Ok(())
+    }
+}
+
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        // a child must not touch its parent's lock
+        if self.check_not_forked().is_ok() {
+            let registry = &self.context().process.registry;
+            registry.shared_receives.remove(self.number);
+        }
     }
 }

@@ -9,6 +9,7 @@ use super::connections::{self, RPing};
 use super::crowd;
 use super::perftest::{self, PerfTest};
 use super::pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
+use super::resource;
 use super::scenes;
 use super::world::{Net, World};
 use crate::process::GUARD;
@@ -56,7 +57,8 @@ pub fn all(full: bool) -> Vec<Case> {
     faults(&mut cases);
     let scenes = scenes::ALL.into_iter();
     let scenes = scenes.chain(crowd::SCENES).chain(capi::SCENES);
-    for (what, run) in scenes.chain(connections::SCENES) {
+    let scenes = scenes.chain(connections::SCENES);
+    for (what, run) in scenes.chain(resource::SCENES) {
         cases.push(case(Net::Lo, Who::Root, what, run));
     }
     cases

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use io::{Descriptor, Errno, fdpass::Credentials};
 
 use crate::{
-    protocol::{Answer, Event, Refusal, Reply, encode},
+    protocol::{Answer, Event, News, Refusal, Reply, encode},
+    resource::Question,
     transport::Connection,
 };
 
@@ -22,7 +23,8 @@ pub(super) struct Client {
     pub(super) pid: i32,
     /// As the broker's user namespace numbers it.
     pub(super) uid: u32,
-    subscribed: bool,
+    /// If it subscribed: a number that no other subscriber has.
+    ordinal: Option<u32>,
     /// At most one event for each link: later ones are merged into it.
     unsent: VecDeque<Event>,
     /// How often it opened which link.
@@ -46,7 +48,7 @@ impl Client {
             process: None,
             pid: peer.pid,
             uid: peer.uid,
-            subscribed: false,
+            ordinal: None,
             unsent: VecDeque::new(),
             uses: BTreeMap::new(),
         }
@@ -65,8 +67,19 @@ impl Client {
             .is_some_and(|process| process.takes_credit)
     }
 
-    pub(super) fn subscribe(&mut self) {
-        self.subscribed = true;
+    pub(super) fn subscribe(&mut self, ordinal: u32) {
+        self.ordinal.get_or_insert(ordinal);
+    }
+
+    /// The number of a subscriber.
+    pub(super) fn ordinal(&self) -> Option<u32> {
+        self.ordinal
+    }
+
+    /// Asks a subscriber; `EAGAIN` if it has not read for long.
+    pub(super) fn ask(&self, inquiry: u64, question: Question) -> Result<(), Errno> {
+        self.connection
+            .send(&encode(&News::Question { inquiry, question }), &[])
     }
 
     /// Counts a use of a link, or its end. An end without a beginning means nothing: the link may
@@ -94,7 +107,7 @@ impl Client {
 
     /// Notes an event for a subscriber.
     pub(super) fn queue(&mut self, event: &Event) {
-        if !self.subscribed {
+        if self.ordinal.is_none() {
             return;
         }
         merge(&mut self.unsent, event);
@@ -107,7 +120,10 @@ impl Client {
     /// Sends what the connection takes now.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
         while let Some(event) = self.unsent.front() {
-            match self.connection.send(&encode(event), &[]) {
+            match self
+                .connection
+                .send(&encode(&News::Link(event.clone())), &[])
+            {
                 Ok(()) => drop(self.unsent.pop_front()),
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(errno) => return Err(errno),

@@ -6,6 +6,7 @@
 //! | `binding.rs` | requests about ports: whose address, who may |
 //! | `clients.rs` | connections: greeting, who may, events waiting to be sent |
 //! | `gsi.rs` | QP 1: what arrives there is passed on or answered |
+//! | `inquiries.rs` | who is asked what it has, and who wants to know |
 //! | `links.rs` | links and how they follow their interfaces |
 //! | `slots.rs` | which slot is whose, when it may be used again |
 //! | `sockets.rs` | the sockets behind the slots |
@@ -22,6 +23,7 @@ mod accounts;
 mod binding;
 mod clients;
 mod gsi;
+mod inquiries;
 mod links;
 mod outbox;
 mod port;
@@ -49,6 +51,7 @@ use self::{
     accounts::Accounts,
     clients::Client,
     gsi::Gsi,
+    inquiries::Inquiries,
     links::Links,
     ports::Ports,
     slots::{Owner, Slots},
@@ -189,6 +192,7 @@ pub struct Server {
     ports: Ports,
     gsi: Gsi,
     waiting: VecDeque<Waiting>,
+    inquiries: Inquiries,
     next_probe: Instant,
     /// Since when nobody needs the broker.
     idle_since: Option<Instant>,
@@ -234,6 +238,7 @@ impl Server {
             links: Links::default(),
             slots: Slots::new(),
             waiting: VecDeque::new(),
+            inquiries: Inquiries::default(),
             next_probe: now + PROBE_PERIOD,
             idle_since: Some(now),
             stopping: false,
@@ -295,10 +300,12 @@ impl Server {
         }
     }
 
-    /// What time brings: waiting leases, unsent events, quiet slots, the probe, the end.
+    /// What time brings: waiting leases, unsent events, quiet slots, questions without an answer,
+    /// the probe, the end.
     fn tick(&mut self, now: Instant) {
         self.settle_slots(now);
         self.serve_waiting(now);
+        self.settle_inquiries(now);
         self.flush_events();
         if now >= self.next_probe {
             self.next_probe = now + PROBE_PERIOD;
@@ -329,6 +336,7 @@ impl Server {
             retry.then(|| now + RETRY_PERIOD),
             leased.then_some(self.next_probe),
             self.slots.next_deadline(),
+            self.inquiries.next_deadline(),
             self.idle_since.map(|since| since + self.config.idle),
         ];
         let wait = deadlines

@@ -204,6 +204,7 @@ impl Server {
             self.release(slot, owner);
         }
         self.ports.end_owner(owner);
+        self.end_inquiries(owner);
     }
 
     pub(super) fn unwatch(&self, what: impl AsFd) {
@@ -214,8 +215,15 @@ impl Server {
 
     fn call(&mut self, owner: Owner, call: Call) {
         let Call { id, request } = call;
-        if request == Request::LeaseSlot {
-            return self.lease(owner, id);
+        match request {
+            Request::LeaseSlot => return self.lease(owner, id),
+            Request::Inquire { process, question } => {
+                return self.inquire((owner, id), process, question);
+            }
+            Request::Report { inquiry, report } => {
+                return self.take_report(owner, inquiry, report);
+            }
+            _ => {}
         }
         let result = self.execute(owner, request);
         self.answer(owner, id, result);
@@ -241,7 +249,7 @@ impl Server {
         self.serve_waiting(now);
     }
 
-    fn answer(&mut self, owner: Owner, id: u64, result: Result<Reply, Refusal>) {
+    pub(super) fn answer(&mut self, owner: Owner, id: u64, result: Result<Reply, Refusal>) {
         let Some(client) = self.clients.get(&owner) else {
             return;
         };
@@ -270,8 +278,10 @@ impl Server {
             }
             Request::LinkDelete { name } => self.delete_link(&name),
             Request::LinkUse { name, using } => self.use_link(owner, &name, using),
-            // answered in `call`, since it may have to wait
-            Request::LeaseSlot => Err(malformed("a lease cannot be executed at once")),
+            // answered in `call`, since they may have to wait
+            Request::LeaseSlot | Request::Inquire { .. } | Request::Report { .. } => {
+                Err(malformed("this cannot be executed at once"))
+            }
             Request::ReleaseSlot { slot } => {
                 if self.release(slot, owner) {
                     Ok(Reply::Done)
@@ -300,11 +310,10 @@ impl Server {
             Request::SlotHolders => Ok(Reply::Holders(self.holders())),
             Request::Hold => self.hold(owner),
             Request::Subscribe => {
-                if let Some(client) = self.clients.get_mut(&owner) {
-                    client.subscribe();
-                }
+                self.subscribe(owner);
                 Ok(Reply::Done)
             }
+            Request::Processes => Ok(Reply::Processes(self.processes())),
             Request::Status => {
                 self.open_port();
                 Ok(Reply::Status(self.status()))
@@ -550,7 +559,7 @@ fn holder(slot: u8, client: &Client) -> Holder {
     }
 }
 
-fn malformed(detail: &str) -> Refusal {
+pub(super) fn malformed(detail: &str) -> Refusal {
     Refusal::Malformed {
         detail: detail.into(),
     }

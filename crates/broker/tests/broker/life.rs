@@ -1,24 +1,13 @@
 //! Versions, links, events, and the end of brokers.
 
-use std::{os::fd::AsFd, time::Duration};
+use std::time::Duration;
 
-use crate::support::{HANG, Running, free_port};
-use io::{
-    fdpass::{Arrival, Connection, Listener, Sent},
-    poll::wait_readable,
-};
+use crate::support::{Running, free_port, wait};
+use io::fdpass::{Arrival, Connection, Listener, Sent};
 use softrdma_broker::{
-    CallError, Client, Config, ConnectError, ConnectOptions, Event, PROTOCOL_VERSION, Refusal,
-    Server, ServerError, protocol,
+    CallError, Client, Config, ConnectError, ConnectOptions, Event, News, PROTOCOL_VERSION,
+    Refusal, Server, ServerError, protocol,
 };
-
-fn wait(fd: impl AsFd) {
-    let nanoseconds = u64::try_from(HANG.as_nanos()).expect("a minute");
-    assert!(
-        wait_readable(fd, Some(nanoseconds)).expect("it is open"),
-        "nothing arrives"
-    );
-}
 
 /// The next record of a connection, as text.
 fn next_record(connection: &Connection) -> String {
@@ -177,7 +166,7 @@ fn nonsense_ends_the_connection_and_nothing_else() {
 fn links_come_and_go_and_subscribers_hear_of_it() {
     let running = Running::start();
     let (client, subscriber) = (running.client(), running.subscriber());
-    assert_eq!(subscriber.events().expect("it runs"), []);
+    assert_eq!(subscriber.news().expect("it runs"), []);
     let link = client
         .add_link("rxe_test", "rxe", "lo", false)
         .expect("lo is there");
@@ -189,7 +178,8 @@ fn links_come_and_go_and_subscribers_hear_of_it() {
         std::slice::from_ref(&link)
     );
     wait(&subscriber);
-    assert_eq!(subscriber.events().expect("it runs"), [Event::Added(link)]);
+    let added = News::Link(Event::Added(link));
+    assert_eq!(subscriber.news().expect("it runs"), [added]);
 
     let again = client
         .add_link("rxe_test", "rxe", "lo", false)
@@ -197,10 +187,10 @@ fn links_come_and_go_and_subscribers_hear_of_it() {
     assert_eq!(again.errno(), libc::EEXIST);
     client.delete_link("rxe_test").expect("nobody uses it");
     wait(&subscriber);
-    let removed = Event::Removed {
+    let removed = News::Link(Event::Removed {
         name: "rxe_test".into(),
-    };
-    assert_eq!(subscriber.events().expect("it runs"), [removed]);
+    });
+    assert_eq!(subscriber.news().expect("it runs"), [removed]);
     assert_eq!(
         client.link("rxe_test").expect_err("gone").errno(),
         libc::ENODEV
@@ -236,12 +226,12 @@ fn a_link_in_use_is_not_deleted() {
 fn the_end_of_the_broker_is_seen() {
     let running = Running::start();
     let (client, subscriber) = (running.client(), running.subscriber());
-    assert_eq!(client.events().expect("it runs"), []);
+    assert_eq!(client.news().expect("it runs"), []);
     client.shut_down().expect("it runs");
     running.join();
     for client in [client, subscriber] {
         wait(&client);
-        assert!(matches!(client.events(), Err(CallError::Lost)));
+        assert!(matches!(client.news(), Err(CallError::Lost)));
         assert!(matches!(client.lease_slot(), Err(CallError::Lost)));
     }
 }

@@ -1,6 +1,7 @@
 //! The broker and its client over real sockets.
 
 mod gsi;
+mod inquiries;
 mod leases;
 mod life;
 mod ports;

@@ -165,6 +165,15 @@ pub fn lease_in_child(running: &Running, arguments: &[&str]) -> (Leasing, u8) {
     (Leasing(child, output.into_inner()), slot)
 }
 
+/// Waits until a descriptor can be read.
+pub fn wait(fd: impl AsFd) {
+    let nanoseconds = u64::try_from(HANG.as_nanos()).expect("a minute");
+    assert!(
+        io::poll::wait_readable(fd, Some(nanoseconds)).expect("it is open"),
+        "nothing arrives"
+    );
+}
+
 /// Waits until `condition` holds.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + HANG;

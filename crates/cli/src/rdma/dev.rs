@@ -65,7 +65,7 @@ fn entry(link: &LinkInfo, capabilities: u64, options: OutputOptions) -> Entry {
     };
     let guid = guid(link.node_guid());
     let mut fields = vec![
-        field("ifindex", Value::Number(link.index), false),
+        field("ifindex", Value::Number(link.index.into()), false),
         field("ifname", Value::Text(link.name.clone()), false),
         field("node_type", Value::Text(node_type.into()), true),
         field("protocol", Value::Text(protocol.into()), true),

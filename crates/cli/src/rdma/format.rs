@@ -7,7 +7,9 @@ use super::OutputOptions;
 /// A value of a field.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    Number(u32),
+    Number(u64),
+    /// A memory key: hexadecimal, in JSON without `0x` and in quotes.
+    Key(u32),
     Text(String),
     /// Not in quotes in JSON, `on` and `off` in text.
     Switch(bool),
@@ -54,6 +56,7 @@ fn text(entry: &Entry) -> String {
         // writing to a String cannot fail
         let _ = match value {
             Value::Number(number) => write!(line, "{name} {number} "),
+            Value::Key(key) => write!(line, "{name} {key:#x} "),
             Value::Text(text) => write!(line, "{name} {text} "),
             Value::Switch(on) => write!(line, "{name} {} ", if *on { "on" } else { "off" }),
             Value::List(items) => write!(below, "\n    {name}: <{}>", items.join(", ")),
@@ -97,6 +100,7 @@ fn object(entry: &Entry, layout: &Layout) -> String {
         .map(|Field { name, value, .. }| {
             let value = match value {
                 Value::Number(number) => number.to_string(),
+                Value::Key(key) => quoted(&format!("{key:x}")),
                 Value::Text(text) => quoted(text),
                 Value::Switch(on) => on.to_string(),
                 Value::List(items) => {

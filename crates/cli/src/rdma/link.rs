@@ -17,9 +17,9 @@ Usage: softrdma link delete NAME
 ";
 
 /// Every device has one port.
-const PORT: u32 = 1;
+pub(super) const PORT: u64 = 1;
 
-const WRONG_NAME: &str = "Wrong device name";
+pub(super) const WRONG_NAME: &str = "Wrong device name";
 
 pub(super) fn run(options: OutputOptions, mut words: VecDeque<String>) -> Ended {
     let Some(command) = words.pop_front() else {
@@ -78,7 +78,7 @@ fn entry(link: &LinkInfo, options: OutputOptions) -> Entry {
     Entry {
         head: format!("link {}/{PORT} ", link.name),
         fields: vec![
-            field("ifindex", Value::Number(link.index), false),
+            field("ifindex", Value::Number(link.index.into()), false),
             field("ifname", Value::Text(link.name.clone()), false),
             field("port", Value::Number(PORT), false),
             field("state", Value::Text(state.into()), true),
@@ -86,7 +86,7 @@ fn entry(link: &LinkInfo, options: OutputOptions) -> Entry {
             field("netdev", Value::Text(link.netdev.clone()), true),
             field(
                 "netdev_index",
-                Value::Number(link.netdev_index),
+                Value::Number(link.netdev_index.into()),
                 options.details,
             ),
         ],

@@ -1,4 +1,4 @@
-//! `link` and `dev`, in the syntax and with the output of iproute2's `rdma`.
+//! `link`, `dev` and `resource`, in the syntax and with the output of iproute2's `rdma`.
 //!
 //! Scripts know these texts and exit codes, so they are the same byte for byte, with their oddities
 //! (a usage error ends with 0). What we have to say beyond them goes to standard error, on a line
@@ -7,6 +7,7 @@
 mod dev;
 mod format;
 mod link;
+mod resource;
 
 use std::{collections::VecDeque, process::ExitCode};
 
@@ -15,13 +16,13 @@ use crate::connect::Failure;
 /// What to show, and how; before or after the object.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct OutputOptions {
-    /// Show details (link, dev)
+    /// Show details (link, dev, resource)
     #[arg(short, long)]
     details: bool,
-    /// JSON (link, dev)
+    /// JSON (link, dev, resource)
     #[arg(short, long)]
     json: bool,
-    /// Indented JSON, with -j (link, dev)
+    /// Indented JSON, with -j (link, dev, resource)
     #[arg(short, long)]
     pretty: bool,
 }
@@ -38,6 +39,7 @@ pub(crate) struct Words {
 pub(crate) enum Object {
     Link,
     Dev,
+    Resource,
 }
 
 /// The end of a command.
@@ -59,10 +61,12 @@ pub(crate) fn run(object: Object, options: OutputOptions, words: Words) -> ExitC
         Ok((options, _)) if options.help => Ended::Output(match object {
             Object::Link => link::HELP.into(),
             Object::Dev => dev::HELP.into(),
+            Object::Resource => resource::HELP.into(),
         }),
         Ok((options, words)) => match object {
             Object::Link => link::run(options.output, words),
             Object::Dev => dev::run(options.output, words),
+            Object::Resource => resource::run(options.output, words),
         },
         Err(unknown) => Ended::Failed(format!("Unknown option '{unknown}'.\n")),
     };

@@ -68,11 +68,12 @@ impl fmt::Display for State {
 
 /// Transport of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Transport {
     /// Reliable connection.
-    Rc,
+    Rc = 2,
     /// Unreliable connection.
-    Uc,
+    Uc = 3,
     /// Unreliable datagram.
-    Ud,
+    Ud = 4,
 }

@@ -143,6 +143,11 @@ impl Responder {
         }
     }
 
+    /// The PSN that the next new request must carry.
+    pub fn expected(&self) -> Psn {
+        self.expected
+    }
+
     /// Whether `poll_transmit` has something to give.
     pub fn has_output(&self) -> bool {
         !self.answers.is_empty()

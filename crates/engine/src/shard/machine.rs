@@ -89,6 +89,14 @@ impl Machine {
         }
     }
 
+    /// The PSN that the next request of the peer must have.
+    pub(super) fn expected_psn(&self) -> Option<Psn> {
+        match self {
+            Self::Rc(rc) => Some(rc.responder.expected()),
+            Self::Ud(_) => None,
+        }
+    }
+
     /// Whether nothing that was started is incomplete.
     pub(super) fn is_drained(&self) -> bool {
         match self {

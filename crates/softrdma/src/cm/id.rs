@@ -335,6 +335,7 @@ impl Id {
                 message.packet_life = Bits::saturating(life.into());
             }
             record.retry_count = message.retry_count;
+            record.qpn = Some(own.qpn);
             record.state = State::Connecting;
             let cm = inner.cm.as_mut().ok_or(Error::DeviceFatal)?;
             let comm = cm.connect(now, &message).map_err(impossible)?;
@@ -367,6 +368,7 @@ impl Id {
                 local: own,
                 private_data: Padded::new(&request.private_data).ok_or(TOO_LONG)?,
             };
+            record.qpn = Some(own.qpn);
             record.state = State::Accepted;
             let cm = inner.cm.as_mut().ok_or(Error::DeviceFatal)?;
             cm.accept(now, comm, &accept).map_err(impossible)

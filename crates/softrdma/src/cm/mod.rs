@@ -11,6 +11,7 @@
 //! | `record` | what is known of an ID |
 //! | `resolve` | from addresses to the link and the path between them |
 //! | `incoming` | from the state machines' events to the program's |
+//! | `report` | what IDs there are, for who asks |
 //! | `attributes` | what the queue pair of a connection has to be set to |
 //!
 //! All IDs of a process are behind one lock, between those of control and the shards: whoever has
@@ -23,6 +24,7 @@ pub mod event;
 pub mod id;
 mod incoming;
 mod record;
+mod report;
 mod resolve;
 
 pub use event::{ConnectionParameters, Event as CmEvent, EventChannel, EventKind};

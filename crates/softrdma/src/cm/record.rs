@@ -8,7 +8,7 @@ use broker::port::BoundPort;
 use engine::Path;
 use engine::cm::RemoteQueuePair;
 use wire::mad::{Bits, CommId, Guid, PortSpace};
-use wire::{Mtu, Psn};
+use wire::{Mtu, Psn, Qpn};
 
 use super::event::{Event, EventChannel};
 use super::id::Options;
@@ -76,6 +76,8 @@ pub(super) struct Record {
     pub port: Option<BoundPort>,
     pub route: Option<Route>,
     pub comm: Option<CommId>,
+    /// The own queue pair, once the program has named it.
+    pub qpn: Option<Qpn>,
     /// The first PSN that the own queue pair will receive.
     pub starting_psn: Psn,
     /// Retries of the own queue pair.
@@ -97,6 +99,7 @@ impl Record {
             port: None,
             route: None,
             comm: None,
+            qpn: None,
             starting_psn,
             retry_count: Bits::MAX,
             agreed: None,

@@ -22,7 +22,7 @@ mod table;
 pub(crate) use copy::ProgramMemory;
 pub use owned::OwnedRegion;
 pub use region::RegisterError;
-pub use table::{MemoryTable, REGIONS_MAX, Registration};
+pub use table::{Listed, MemoryTable, REGIONS_MAX, Registration};
 
 #[cfg(test)]
 mod tests;

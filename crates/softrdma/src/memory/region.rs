@@ -158,6 +158,12 @@ impl Entry {
         self.version.load(Ordering::Acquire) as u32 == generation
     }
 
+    /// The region that is here, if one is.
+    pub(super) fn current(&self) -> Option<Region> {
+        let key = MemoryKey(self.owner.load(Ordering::Relaxed) as u32);
+        self.get(key).map(|(region, _)| region)
+    }
+
     /// The region of `key`, or `None` if that is not what is here.
     #[inline]
     pub(super) fn get(&self, key: MemoryKey) -> Option<(Region, u32)> {

@@ -46,6 +46,17 @@ pub struct Registration {
     pub key: MemoryKey,
 }
 
+/// A region as it is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// L_Key and R_Key.
+    pub key: MemoryKey,
+    /// Its protection domain.
+    pub pd: PdId,
+    /// Bytes.
+    pub length: u64,
+}
+
 /// What only the holder of the lock changes.
 #[derive(Debug)]
 struct Writer {
@@ -138,6 +149,21 @@ impl MemoryTable {
     /// How many regions are registered.
     pub fn registered(&self) -> u32 {
         self.writer().registered
+    }
+
+    /// The region whose key has this index, if there is one.
+    pub fn listed(&self, index: u32) -> Option<Listed> {
+        let region = self.entry(index)?.current()?;
+        Some(Listed {
+            key: region.key,
+            pd: region.pd,
+            length: region.length,
+        })
+    }
+
+    /// Above the index of every region that was ever registered.
+    pub fn indices_end(&self) -> u32 {
+        self.writer().fresh
     }
 
     /// Copies the bytes of `span` to `into`, which has its length, after comparing the generation.
