@@ -22,7 +22,7 @@ packages=(bash busybox-static coreutils ethtool grep ibverbs-providers ibverbs-u
   rdma-core rdmacm-utils sed tcpdump)
 # What the first file system needs to reach root/ over 9p, and what is loaded from there.
 early_modules=(virtio_pci 9pnet_virtio 9p)
-modules=(virtio_net ib_uverbs rdma_ucm rdma_rxe crc32_generic crc32-pclmul veth af_packet)
+modules=(virtio_net ib_uverbs rdma_ucm rdma_rxe crc32_generic crc32-pclmul veth af_packet sch_netem)
 
 # A private apt: this machine's mirror and keyring, our own lists and cache.
 # shellcheck disable=SC2016 # apt expands these, not the shell

@@ -124,6 +124,13 @@ impl Job<'_> {
         self.wait().map(drop)
     }
 
+    /// Ends a program of this name that it has started, as `kill -9` does, and waits for its own end.
+    pub fn kill_program(&mut self, name: &str) -> Result<()> {
+        let script = format!("kill -9 $(busybox pidof {name})");
+        self.guest.start(&script)?.wait()?;
+        self.wait().map(drop)
+    }
+
     fn file(&self, ending: &str) -> PathBuf {
         self.guest.share.join(format!("{}.{ending}", self.name))
     }

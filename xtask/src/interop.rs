@@ -3,6 +3,8 @@
 //! Host and guest are joined by a bridge inside of a [`Sandbox`]; every case is run with our end
 //! as the client and as the server.
 
+mod connections;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +21,7 @@ use crate::programs::{
 use crate::sandbox::{FOLDER, Sandbox, Who};
 use crate::tally::{Tally, Verdict};
 use crate::{dist, workspace};
+use connections::Meeting;
 
 /// Which cases, and with what.
 #[derive(clap::Args, Default)]
@@ -26,6 +29,9 @@ pub struct Arguments {
     /// Only cases whose name contains this; `^` and `$` hold it to start and end
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
+    /// Also what takes long, or differs little from other cases
+    #[arg(long)]
+    full: bool,
     /// Print what the programs print, also when all is well
     #[arg(long)]
     verbose: bool,
@@ -76,6 +82,8 @@ enum Test {
         gid: u8,
         mtu: u32,
     },
+    /// By connection management.
+    Connection(Meeting),
 }
 
 /// `cargo xtask interop`
@@ -106,6 +114,9 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
     }
     if arguments.verbose {
         inner.push("--verbose");
+    }
+    if arguments.full {
+        inner.push("--full");
     }
     let sandbox = Sandbox {
         dist,
@@ -201,7 +212,7 @@ fn inside(arguments: &Arguments) -> Result<()> {
 
     OURS.add_link()?;
     let mut tally = Tally::default();
-    for (name, role, test) in cases() {
+    for (name, role, test) in cases(arguments.full) {
         if !matches(&name, &arguments.filter) {
             continue;
         }
@@ -248,7 +259,7 @@ fn join() -> Result<()> {
     ip("address add fd77::1/64 dev br0")
 }
 
-fn cases() -> Vec<(String, Role, Test)> {
+fn cases(full: bool) -> Vec<(String, Role, Test)> {
     let usual = PingPong {
         count: 200,
         ..DEFAULT
@@ -319,6 +330,9 @@ fn cases() -> Vec<(String, Role, Test)> {
                 Test::Twin { gid, mtu },
             ));
         }
+        for meeting in connections::cases(full) {
+            cases.push((format!("{end}/{meeting}"), role, Test::Connection(meeting)));
+        }
     }
     cases
 }
@@ -367,6 +381,7 @@ impl Test {
                 twin_argv(role, true, *gid, *mtu),
                 twin_argv(role, false, *gid, *mtu),
             ),
+            Test::Connection(meeting) => return meeting.run(role, guest),
         };
         // a client that fails leaves a server that waits for ever: it is ended
         let (server, client) = match role {
@@ -402,7 +417,7 @@ impl Test {
             match self {
                 Test::PingPong(pingpong) => pingpong.judge(end, ended),
                 Test::PerfTest(test) => test.judge(end, ended),
-                Test::Twin { .. } => succeeded(end, ended),
+                Test::Twin { .. } | Test::Connection(_) => succeeded(end, ended),
             }
             .with_context(|| format!("both ends:\n{output}"))?;
         }
@@ -480,7 +495,7 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<String> = cases().into_iter().map(|(name, ..)| name).collect();
+        let mut names: Vec<String> = cases(true).into_iter().map(|(name, ..)| name).collect();
         let count = names.len();
         names.sort();
         names.dedup();

@@ -28,6 +28,7 @@ use crate::{dist, interop, workspace};
 
 use cases::Case;
 
+pub use connections::{DEFAULT as RPING, RPing};
 pub use perftest::PerfTest;
 pub use pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
 pub use scenes::{broker, command_line};

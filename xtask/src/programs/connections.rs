@@ -43,7 +43,8 @@ pub const DEFAULT: RPing = RPing {
 };
 
 impl RPing {
-    fn argv(&self, end: &str, address: &str) -> Vec<String> {
+    /// The command line of an end, `-s` or `-c`; the server's address is at both.
+    pub fn argv(&self, end: &str, address: &str) -> Vec<String> {
         let mut argv: Vec<String> = ["rping", end, "-V", "-v"].map(String::from).into();
         let mut option = |name: &str, value: String| argv.extend([name.to_string(), value]);
         option("-a", address.into());
@@ -80,7 +81,7 @@ impl RPing {
     }
 
     /// Whether every message arrived, and rightly: the program compares (`-V`) and says so.
-    fn judge(&self, end: &str, ended: &Ended) -> Result<()> {
+    pub fn judge(&self, end: &str, ended: &Ended) -> Result<()> {
         succeeded(end, ended)?;
         let mut shown = ended.output.clone();
         for aside in ASIDES {

@@ -1,0 +1,493 @@
+//! Connection management between our device and the kernel's: who connects, refuses, goes away.
+//!
+//! The programs meet by RDMA ports, on which nothing outside tells whether somebody listens: a
+//! client that is refused because of that asks again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{GUEST_ADDRESS, OURS, Role, as_strs, in_guest};
+use crate::guest::{Guest, Job};
+use crate::process::{Ended, GUARD, Local, Running};
+use crate::programs::{PerfTest, RPING, RPing, succeeded};
+
+/// The IPv6 addresses of the two ends.
+const GUEST_ADDRESS_V6: &str = "fd77::2";
+const OUR_ADDRESS_V6: &str = "fd77::1";
+
+/// How long a client waits before it asks again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Reasons of a REJ. spec: IBA 12.6.7.2
+const INVALID_SERVICE_ID: u32 = 8;
+const CONSUMER: u32 = 28;
+
+/// Every twentieth packet each way: about one handshake in four has to repeat something.
+const LOSS: &str = "5%";
+
+/// Two ends that connect, and what has to come of it.
+#[derive(Clone, Debug)]
+pub enum Meeting {
+    /// `rping` at both ends.
+    Ping(RPing),
+    /// An `rping` server that stays, and clients one after the other.
+    Persistent,
+    /// So many connections of `ucmatose` with these options at both ends.
+    Many(&'static [&'static str]),
+    /// So many connections of `cmtime`, whose server stays.
+    Times(u32),
+    /// perftest, whose ends agree by rdma_cm too.
+    Measure(PerfTest),
+    /// Nobody listens: REJ with reason 8.
+    NoListener,
+    /// The server has enough connections: REJ with reason 28, from the program.
+    Refused,
+    /// The end that is not ours is killed in the middle.
+    PeerKilled,
+    /// `ucmatose` while every twentieth packet is lost, each way.
+    Loss(u32),
+}
+
+/// The cases; `full` with those that take long or differ little.
+pub fn cases(full: bool) -> Vec<Meeting> {
+    let ping = RPing { count: 20, ..RPING };
+    let large = RPing {
+        size: 65_535,
+        ..ping
+    };
+    let v6 = |ping| RPing {
+        address: Some(OUR_ADDRESS_V6),
+        ..ping
+    };
+    let measure = |program, options: &[&'static str]| {
+        let options = [&["-R", "-n", "50"], options].concat();
+        Meeting::Measure(PerfTest { program, options })
+    };
+    let mut cases = vec![
+        Meeting::Ping(large),
+        Meeting::Ping(v6(ping)),
+        Meeting::Persistent,
+        Meeting::Many(&["-c", "10", "-C", "5", "-S", "1000", "-t", "32"]),
+        Meeting::Times(100),
+        measure("ib_write_bw", &[]),
+        measure("ib_send_lat", &[]),
+        Meeting::NoListener,
+        Meeting::Refused,
+        Meeting::PeerKilled,
+        Meeting::Loss(10),
+    ];
+    if full {
+        cases.extend([100, 1024, 4097].map(|size| Meeting::Ping(RPing { size, ..ping })));
+        cases.push(Meeting::Ping(v6(large)));
+        cases.push(Meeting::Ping(RPing {
+            count: 1000,
+            ..ping
+        }));
+        cases.push(Meeting::Many(&["-c", "1", "-C", "10", "-S", "65536"]));
+        cases.push(Meeting::Many(&["-c", "100", "-C", "1", "-S", "64"]));
+        cases.push(Meeting::Many(&["-c", "5", "-C", "2", "-S", "100", "-m"]));
+        cases.push(Meeting::Times(1000));
+        for program in PerfTest::PROGRAMS {
+            cases.push(measure(program, &["-m", "512"]));
+        }
+        cases.push(measure("ib_write_bw", &["-q", "4", "-b"]));
+        cases.push(measure("ib_read_bw", &["-q", "4"]));
+        cases.push(measure("ib_send_bw", &["-a"]));
+        cases.push(Meeting::Loss(50));
+    }
+    cases
+}
+
+impl Meeting {
+    /// Runs it and returns what the programs printed.
+    pub fn run(&self, role: Role, guest: &mut Guest) -> Result<String> {
+        let at_server = role.address_of_server(self.is_v6());
+        match self {
+            Self::Ping(ping) => {
+                let end = |end| ping.argv(end, at_server);
+                let (server, client) = meet(At::both(role, guest), &end("-s"), &end("-c"))?;
+                ping.judge("server", &server)?;
+                ping.judge("client", &client)?;
+                Ok(both(&server.output, &client))
+            }
+            Self::Persistent => {
+                let ping = RPing { count: 10, ..RPING };
+                let server = [ping.argv("-s", at_server), vec!["-P".into()]].concat();
+                serve(role, guest, &server, |clients| {
+                    let client = ping.argv("-c", at_server);
+                    let mut output = String::new();
+                    for _ in 0..3 {
+                        let ended = clients.connect(&client)?;
+                        ping.judge("client", &ended)?;
+                        output += &ended.output;
+                    }
+                    Ok(output)
+                })
+            }
+            Self::Many(options) => {
+                let options = words(options);
+                let (server, client) = ucmatose(role, at_server, &options, &options);
+                let (server, client) = meet(At::both(role, guest), &server, &client)?;
+                finished(&server, &client)
+            }
+            Self::Times(count) => {
+                let count = count.to_string();
+                let server = words(&["cmtime", "-b", at_server]);
+                let own = role.address_of_client();
+                let client = ["cmtime", "-b", own, "-s", at_server, "-c", &count];
+                serve(role, guest, &server, |clients| {
+                    let ended = clients.connect(&words(&client))?;
+                    succeeded("client", &ended)?;
+                    ensure!(
+                        ended.output.contains("destroy") && !ended.output.contains("error"),
+                        "no table of times:\n{}",
+                        ended.output
+                    );
+                    Ok(ended.output)
+                })
+            }
+            Self::Measure(test) => {
+                let end = |is_server, address| test.argv(role.device(is_server), address);
+                let (server, client) = (end(true, None), end(false, Some(at_server)));
+                let (server, client) = meet(At::both(role, guest), &server, &client)?;
+                let output = both(&server.output, &client);
+                test.judge("server", &server)
+                    .and_then(|()| test.judge("client", &client))
+                    .with_context(|| format!("both ends:\n{output}"))?;
+                Ok(output)
+            }
+            Self::NoListener => {
+                let mut host = At::client(role, guest);
+                let mut client = host.start(&RPING.argv("-c", at_server))?;
+                refused(client.running().wait()?, INVALID_SERVICE_ID)
+            }
+            Self::Refused => {
+                let (server, client) =
+                    ucmatose(role, at_server, &words(&["-c", "1"]), &words(&["-c", "2"]));
+                let (mut server_at, mut client_at) = At::both(role, guest);
+                let mut server = server_at.start(&server)?;
+                let client = client_at.connect(&client)?;
+                server.running().wait().context("the server")?;
+                // a server that refuses the second ends the first as well, perhaps before a slow
+                // client has thanked for it
+                let too_late = "RDMA_CM_EVENT_CONNECT_ERROR";
+                if client.code != 0 && client.output.contains(too_late) {
+                    return Ok(client.output);
+                }
+                refused(client, CONSUMER)
+            }
+            Self::PeerKilled => killed(role, guest),
+            Self::Loss(connections) => lossy(role, guest, *connections),
+        }
+    }
+
+    fn is_v6(&self) -> bool {
+        matches!(self, Self::Ping(ping) if ping.address.is_some())
+    }
+}
+
+impl std::fmt::Display for Meeting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ping(ping) => write!(f, "{ping}"),
+            Self::Persistent => f.write_str("rping,persistent"),
+            Self::Many(options) => {
+                f.write_str("ucmatose")?;
+                for word in *options {
+                    let joint = if word.starts_with('-') { ',' } else { '=' };
+                    write!(f, "{joint}{word}")?;
+                }
+                Ok(())
+            }
+            Self::Times(count) => write!(f, "cmtime,n={count}"),
+            Self::Measure(test) => write!(f, "{test}"),
+            Self::NoListener => f.write_str("rping,no-listener"),
+            Self::Refused => f.write_str("ucmatose,refused"),
+            Self::PeerKilled => f.write_str("rping,peer-killed"),
+            Self::Loss(connections) => write!(f, "ucmatose,loss,-c={connections}"),
+        }
+    }
+}
+
+impl Role {
+    fn address_of_server(self, is_v6: bool) -> &'static str {
+        match (self, is_v6) {
+            (Role::Client, false) => GUEST_ADDRESS,
+            (Role::Client, true) => GUEST_ADDRESS_V6,
+            (Role::Server, false) => OURS.address,
+            (Role::Server, true) => OUR_ADDRESS_V6,
+        }
+    }
+
+    fn address_of_client(self) -> &'static str {
+        match self {
+            Role::Client => OURS.address,
+            Role::Server => GUEST_ADDRESS,
+        }
+    }
+}
+
+/// A host, as somebody who starts programs there.
+enum At<'a> {
+    Ours { variables: &'a [(&'a str, &'a str)] },
+    Guest(&'a mut Guest),
+}
+
+/// A program at one of the hosts.
+enum Program<'a> {
+    Ours(Local),
+    Guests(Job<'a>),
+}
+
+impl<'a> At<'a> {
+    /// Where the server and where the client is to run.
+    fn both(role: Role, guest: &'a mut Guest) -> (Self, Self) {
+        Self::both_with(role, guest, &[])
+    }
+
+    /// The same, with these variables for the program at our end.
+    fn both_with(
+        role: Role,
+        guest: &'a mut Guest,
+        variables: &'a [(&'a str, &'a str)],
+    ) -> (Self, Self) {
+        let ours = At::Ours { variables };
+        match role {
+            Role::Client => (At::Guest(guest), ours),
+            Role::Server => (ours, At::Guest(guest)),
+        }
+    }
+
+    fn client(role: Role, guest: &'a mut Guest) -> Self {
+        Self::both(role, guest).1
+    }
+
+    fn start(&mut self, argv: &[String]) -> Result<Program<'_>> {
+        Ok(match self {
+            At::Ours { variables } => Program::Ours(OURS.start(&as_strs(argv), variables)?),
+            At::Guest(guest) => Program::Guests(guest.start(&in_guest(argv))?),
+        })
+    }
+
+    /// A client that is started again while nobody listens.
+    fn connect(&mut self, argv: &[String]) -> Result<Ended> {
+        let start = Instant::now();
+        loop {
+            let ended = self.start(argv)?.running().wait().context("the client")?;
+            if !nobody_listened(&ended) || start.elapsed() > GUARD {
+                return Ok(ended);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Program<'_> {
+    fn running(&mut self) -> &mut dyn Running {
+        match self {
+            Program::Ours(local) => local,
+            Program::Guests(job) => job,
+        }
+    }
+
+    /// Ends one that would go on.
+    fn end(&mut self) -> Result<()> {
+        match self {
+            Program::Ours(local) => local.kill(),
+            Program::Guests(job) => job.kill(),
+        }
+    }
+}
+
+/// A server and a client that both end by themselves.
+fn meet(
+    (mut server_at, mut client_at): (At<'_>, At<'_>),
+    server: &[String],
+    client: &[String],
+) -> Result<(Ended, Ended)> {
+    let mut server = server_at.start(server)?;
+    let client = client_at
+        .connect(client)
+        .with_context(|| format!("the server printed:\n{}", server.running().output()))?;
+    if client.code != 0 {
+        server.end()?; // it would wait for ever
+    }
+    let ended = server.running().wait().with_context(|| {
+        let Ended { code, output } = &client;
+        format!("the server; the client ended with {code} and printed:\n{output}")
+    })?;
+    Ok((ended, client))
+}
+
+/// A server that stays, and what its clients do.
+fn serve(
+    role: Role,
+    guest: &mut Guest,
+    server: &[String],
+    clients: impl FnOnce(&mut At<'_>) -> Result<String>,
+) -> Result<String> {
+    let (mut server_at, mut client_at) = At::both(role, guest);
+    let mut server = server_at.start(server)?;
+    let outcome = clients(&mut client_at)
+        .with_context(|| format!("the server printed:\n{}", server.running().output()));
+    server.end()?;
+    outcome
+}
+
+/// The other end of an endless exchange is killed: ours hears of it and ends.
+fn killed(role: Role, guest: &mut Guest) -> Result<String> {
+    const ENDLESS: RPing = RPing {
+        count: 1_000_000_000,
+        ..RPING
+    };
+    /// What `rping` ends with when it is refused.
+    const REFUSED: u8 = 255;
+    let address = role.address_of_server(false);
+    let (ours, theirs) = match role {
+        Role::Client => ("-c", "-s"),
+        Role::Server => ("-s", "-c"),
+    };
+    let ours = [&words(&["stdbuf", "-oL"])[..], &ENDLESS.argv(ours, address)].concat();
+    let theirs = ENDLESS.argv(theirs, address).join(" ");
+    let script = format!("while {theirs} > /dev/null; [ $? = {REFUSED} ]; do sleep 0.2; done");
+    let mut job = guest.start(&script)?;
+    let mut local = OURS.start(&as_strs(&ours), &[])?;
+    let since = Instant::now();
+    while !local.output().contains("ping data") {
+        let seconds = since.elapsed();
+        ensure!(seconds < GUARD, "never at work:\n{}", local.output());
+        std::thread::sleep(PAUSE);
+        if local.ended()?.is_some() {
+            local = OURS.start(&as_strs(&ours), &[])?; // the other did not listen yet
+        }
+    }
+    job.kill_program("rping")?;
+    let ended = local.wait().context("our end, after the peer was killed")?;
+    // by a DREQ, or by the refusal of what the dead one's memory was asked for before
+    let heard = ["DISCONNECT EVENT", "cq completion failed status"];
+    ensure!(
+        heard.iter().any(|text| ended.output.contains(text)),
+        "our end did not hear that the peer is gone:\n{}",
+        tail(&ended.output)
+    );
+    Ok(tail(&ended.output).to_string())
+}
+
+/// Connections over a network that loses packets both ways.
+fn lossy(role: Role, guest: &mut Guest, connections: u32) -> Result<String> {
+    let lose = format!("tc qdisc replace dev eth0 root netem loss {LOSS}");
+    succeeded("tc", &guest.start(&lose)?.wait()?)?;
+    let outcome = under_loss(role, guest, connections);
+    succeeded("tc", &guest.start("tc qdisc del dev eth0 root")?.wait()?)?;
+    outcome
+}
+
+fn under_loss(role: Role, guest: &mut Guest, connections: u32) -> Result<String> {
+    let count = connections.to_string();
+    let options = words(&["-c", &count, "-C", "1", "-S", "64"]);
+    let address = role.address_of_server(false);
+    let (server, client) = ucmatose(role, address, &options, &options);
+    let plan = format!("loss={LOSS},seed={connections}");
+    let variables = [("SOFTRDMA_FAULTS", plan.as_str())];
+    let (server, client) = meet(At::both_with(role, guest, &variables), &server, &client)?;
+    finished(&server, &client)
+}
+
+/// The command lines of `ucmatose` for server and client.
+fn ucmatose(
+    role: Role,
+    server: &str,
+    server_options: &[String],
+    client_options: &[String],
+) -> (Vec<String>, Vec<String>) {
+    let server_argv = words(&["ucmatose", "-b", server]);
+    let client_argv = words(&["ucmatose", "-b", role.address_of_client(), "-s", server]);
+    (
+        [&server_argv[..], server_options].concat(),
+        [&client_argv[..], client_options].concat(),
+    )
+}
+
+/// Whether both ends of `ucmatose` did all; gives what they printed.
+fn finished(server: &Ended, client: &Ended) -> Result<String> {
+    let output = both(&server.output, client);
+    for (end, ended) in [("server", server), ("client", client)] {
+        ensure!(
+            ended.code == 0 && ended.output.contains("data transfers complete"),
+            "{end} ended with {}; both ends:\n{output}",
+            ended.code
+        );
+    }
+    Ok(output)
+}
+
+fn refused(ended: Ended, reason: u32) -> Result<String> {
+    ensure!(
+        ended.code != 0 && is_refused(&ended, reason),
+        "not refused with reason {reason}, but ended with {}:\n{}",
+        ended.code,
+        ended.output
+    );
+    Ok(ended.output)
+}
+
+/// Whether a client came too early. perftest tells the event's number, and no reason.
+fn nobody_listened(ended: &Ended) -> bool {
+    is_refused(ended, INVALID_SERVICE_ID) || ended.output.contains("Unexpected CM event bl blka 8")
+}
+
+/// Whether a program says that it got a REJ of this reason; some have a colon in it.
+fn is_refused(ended: &Ended, reason: u32) -> bool {
+    let line = format!("RDMA_CM_EVENT_REJECTED, error {reason}");
+    let mut lines = ended.output.lines();
+    lines.any(|found| found.replace("error:", "error").ends_with(&line))
+}
+
+fn both(server: &str, client: &Ended) -> String {
+    format!("server:\n{server}client:\n{}", client.output)
+}
+
+/// The end of a long output.
+fn tail(output: &str) -> &str {
+    let start = output.len().saturating_sub(2000);
+    let start = (start..output.len()).find(|at| output.is_char_boundary(*at));
+    &output[start.unwrap_or(0)..]
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_by_its_reason() {
+        let ended = |output: &str| Ended {
+            code: 255,
+            output: output.into(),
+        };
+        let rping = ended("cma event RDMA_CM_EVENT_REJECTED, error 8\nconnect error -1\n");
+        assert!(is_refused(&rping, INVALID_SERVICE_ID) && !is_refused(&rping, CONSUMER));
+        let ucmatose = ended("cmatose: event: RDMA_CM_EVENT_REJECTED, error: 28\n");
+        assert!(is_refused(&ucmatose, CONSUMER) && !is_refused(&ucmatose, INVALID_SERVICE_ID));
+    }
+
+    #[test]
+    fn the_client_goes_to_the_other_host() {
+        let options = words(&["-c", "2"]);
+        let (server, client) = ucmatose(Role::Client, GUEST_ADDRESS, &[], &options);
+        assert_eq!(server.join(" "), "ucmatose -b 10.77.0.2");
+        assert_eq!(client.join(" "), "ucmatose -b 10.77.0.1 -s 10.77.0.2 -c 2");
+        assert_eq!(Role::Server.address_of_server(true), OUR_ADDRESS_V6);
+    }
+
+    #[test]
+    fn an_output_is_cut_between_characters() {
+        let long = format!("{}é{}", "a".repeat(100), "b".repeat(1999));
+        assert_eq!(tail(&long), "b".repeat(1999));
+        assert_eq!(tail("short"), "short");
+    }
+}
