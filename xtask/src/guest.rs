@@ -124,7 +124,7 @@ impl Job<'_> {
         self.wait().map(drop)
     }
 
-    /// Ends a program of this name that it has started, as `kill -9` does, and waits for its own end.
+    /// Ends a program of this name that it has started, as `kill -9` does; then it ends itself.
     pub fn kill_program(&mut self, name: &str) -> Result<()> {
         let script = format!("kill -9 $(busybox pidof {name})");
         self.guest.start(&script)?.wait()?;
