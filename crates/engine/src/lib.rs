@@ -1,7 +1,8 @@
 //! Queue pair state machines: packets, time and verbs go in; headers with spans of registered
 //! memory, completions, events and the next deadline come out.
 //!
-//! Connections are made and ended by datagrams: [`cm`], with a contract of its own.
+//! Connections are made and ended by datagrams: [`cm`], with a contract of its own. So has
+//! [`iwarp`], where a queue pair is a TCP connection.
 //!
 //! # The contract
 //!
@@ -29,6 +30,7 @@ pub mod cm;
 pub mod completion;
 pub mod event;
 pub mod host;
+pub mod iwarp;
 pub mod model;
 pub mod outcome;
 pub mod path;

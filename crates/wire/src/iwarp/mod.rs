@@ -29,5 +29,5 @@ pub use ddp::{
 };
 pub use fpdu::{Deframer, Fpdu, Framer};
 pub use mpa::{Depth, Enhanced, Kind, Revision, StartFrame};
-pub use rdmap::{AtomicRequest, AtomicResponse, Body, Immediate, Opcode, ReadRequest};
+pub use rdmap::{AtomicCode, AtomicRequest, AtomicResponse, Body, Immediate, Opcode, ReadRequest};
 pub use terminate::{Reading, Terminate, TerminateCode};
