@@ -5,6 +5,7 @@
 //! [`Client::as_fd`] for news (or for the end of the broker) never meets an answer.
 
 use std::{
+    net::IpAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Mutex,
@@ -264,6 +265,28 @@ impl Client {
     /// Gives a slot back; close its descriptors first.
     pub fn release_slot(&self, slot: u8) -> Result<(), CallError> {
         self.done(Request::ReleaseSlot { slot })
+    }
+
+    /// Has packets to a multicast group that arrive at an interface come to the receive socket of
+    /// `slot` as well, until [`Self::leave_group`] or the end of the lease.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the socket is in as many groups as the kernel allows.
+    pub fn join_group(&self, slot: u8, address: IpAddr, interface: u32) -> Result<(), CallError> {
+        self.done(Request::JoinGroup {
+            slot,
+            address,
+            interface,
+        })
+    }
+
+    /// Ends what [`Self::join_group`] began.
+    pub fn leave_group(&self, slot: u8, address: IpAddr, interface: u32) -> Result<(), CallError> {
+        self.done(Request::LeaveGroup {
+            slot,
+            address,
+            interface,
+        })
     }
 
     /// Binds an RDMA port, 0 for any; several may be bound at one port. It is free again after

@@ -6,6 +6,8 @@
 //! sends a [`Call`] and gets the [`Answer`] with the same number; a connection that subscribed
 //! gets [`News`] and nothing else, and answers questions with [`Request::Report`].
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -16,7 +18,7 @@ use crate::{
 };
 
 /// Raised with every change of a message.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// The longest record, bytes: a link with a full GID table fits.
 pub const RECORD_LENGTH_MAX: usize = 160 * 1024;
@@ -99,6 +101,25 @@ pub enum Request {
     ReleaseSlot {
         /// Its number.
         slot: u8,
+    },
+    /// Packets to a multicast group that arrive at an interface come to a slot of the caller as
+    /// well, until it leaves the group or gives the slot back.
+    JoinGroup {
+        /// The slot.
+        slot: u8,
+        /// The group.
+        address: IpAddr,
+        /// Index of the interface.
+        interface: u32,
+    },
+    /// Ends that.
+    LeaveGroup {
+        /// The slot.
+        slot: u8,
+        /// The group.
+        address: IpAddr,
+        /// Index of the interface.
+        interface: u32,
     },
     /// A port of one's own; it is free again when the process ends or its connection closes.
     BindPort {

@@ -75,8 +75,8 @@ defaults! {
         ibv_import_mr, ibv_import_pd, ibv_reg_buf_mr, ibv_reg_dmabuf_mr, ibv_reg_mr_ex,
     }
     errno(EOPNOTSUPP) {
-        ibv_attach_mcast, ibv_dealloc_dmah, ibv_destroy_comp_cntr,
-        ibv_detach_mcast, ibv_free_buf, ibv_inc_comp_cntr, ibv_inc_err_comp_cntr,
+        ibv_dealloc_dmah, ibv_destroy_comp_cntr,
+        ibv_free_buf, ibv_inc_comp_cntr, ibv_inc_err_comp_cntr,
         ibv_qp_attach_comp_cntr, ibv_query_ece, ibv_query_port_speed,
         ibv_resolve_eth_l2_from_gid,
         ibv_read_comp_cntr, ibv_read_err_comp_cntr, ibv_set_comp_cntr, ibv_set_ece,

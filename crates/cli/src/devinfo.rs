@@ -264,6 +264,12 @@ impl Page {
         for name in ABSENT {
             self.device(name, 0);
         }
+        self.device("max_mcast_grp", device.max_mcast_grp);
+        self.device("max_mcast_qp_attach", device.max_mcast_qp_attach);
+        self.device(
+            "max_total_mcast_qp_attach",
+            device.max_total_mcast_qp_attach,
+        );
         self.device("max_ah", device.max_ah);
         self.device("max_fmr", 0);
         self.device("max_srq", device.max_srq);
@@ -341,15 +347,12 @@ impl Page {
 }
 
 /// Limits of what our devices do not have.
-const ABSENT: [&str; 8] = [
+const ABSENT: [&str; 5] = [
     "max_ee",
     "max_rdd",
     "max_mw",
     "max_raw_ipv6_qp",
     "max_raw_ethy_qp",
-    "max_mcast_grp",
-    "max_mcast_qp_attach",
-    "max_total_mcast_qp_attach",
 ];
 
 fn width_name(code: u8) -> &'static str {

@@ -13,6 +13,7 @@ use crate::access::{PdId, Span};
 use crate::burst::{Burst, Origin, QpIndex};
 use crate::event::AsyncEvent;
 use crate::host::Host;
+use crate::multicast::{AttachError, Group, Groups, Membership};
 use crate::outcome::{Counters, DropReason, Outcome};
 use crate::path::{Path, PathIndex, PathMeta};
 use crate::qp::{
@@ -136,6 +137,7 @@ pub struct Shard<H: Host> {
     /// When to look at full accounts that somebody waits for; all were asked for the same time
     /// ahead, so the earliest is first.
     looks: VecDeque<(Instant, DestinationIndex)>,
+    groups: Groups,
     /// Those that may have something to send, in the order of their turns.
     ready: VecDeque<QpIndex>,
     events: VecDeque<AsyncEvent>,
@@ -160,6 +162,7 @@ impl<H: Host> Shard<H> {
             credit,
             timers: Timers::default(),
             looks: VecDeque::new(),
+            groups: Groups::default(),
             ready: VecDeque::new(),
             events: VecDeque::new(),
             in_flight: 0,
@@ -212,7 +215,28 @@ impl<H: Host> Shard<H> {
             return false;
         };
         self.past.add(&qp.common.counters);
+        if matches!(qp.machine, Machine::Ud(_)) {
+            self.groups.forget(index);
+        }
         true
+    }
+
+    /// Attaches a datagram queue pair to a group: from now on it gets what is sent to it, whatever
+    /// its state then admits.
+    ///
+    /// # Errors
+    /// [`AttachError`]; nothing was changed.
+    pub fn attach(&mut self, index: QpIndex, group: Group) -> Result<Membership, AttachError> {
+        match self.places.get(index).map(|qp| &qp.machine) {
+            Some(Machine::Ud(_)) => self.groups.attach(group, index),
+            Some(Machine::Rc(_)) => Err(AttachError::NotDatagrams),
+            None => Err(AttachError::NoQueuePair),
+        }
+    }
+
+    /// Ends that.
+    pub fn detach(&mut self, index: QpIndex, group: Group) -> Membership {
+        self.groups.detach(group, index)
     }
 
     /// Acknowledges once more what a queue pair has executed: to be called, and transmitted, before
@@ -327,10 +351,54 @@ impl<H: Host> Shard<H> {
         memory: &H::Memory,
     ) -> Outcome {
         let destination = packet.bth().destination;
+        // spec: IBA 9.6.1: the one goes with the other
+        match (
+            destination == Qpn::MULTICAST,
+            meta.destination.is_multicast(),
+        ) {
+            (false, false) => {}
+            (true, true) => return self.handle_multicast(now, packet, meta, memory),
+            _ => return Outcome::Dropped(DropReason::WrongAddress),
+        }
         if destination.slot() != self.config.slot {
             return Outcome::Foreign;
         }
-        let index = QpIndex(destination.index());
+        self.deliver(now, QpIndex(destination.index()), packet, meta, memory)
+    }
+
+    /// A copy for each queue pair that is attached to the group. spec: IBA 10.5
+    fn handle_multicast(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        meta: &PathMeta,
+        memory: &H::Memory,
+    ) -> Outcome {
+        let group = Group {
+            address: meta.destination,
+            interface: meta.interface,
+        };
+        let mut outcome = Outcome::Dropped(DropReason::UnknownQp);
+        let mut place = 0;
+        while let Some(member) = self.groups.member(&group, place) {
+            place += 1;
+            let of_member = self.deliver(now, member, packet, meta, memory);
+            if outcome != Outcome::Delivered {
+                outcome = of_member;
+            }
+        }
+        outcome
+    }
+
+    /// Gives a packet to a queue pair.
+    fn deliver(
+        &mut self,
+        now: Instant,
+        index: QpIndex,
+        packet: &Packet<'_>,
+        meta: &PathMeta,
+        memory: &H::Memory,
+    ) -> Outcome {
         let Some(qp) = self.places.get_mut(index) else {
             return Outcome::Dropped(DropReason::UnknownQp);
         };

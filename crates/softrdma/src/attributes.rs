@@ -4,6 +4,7 @@
 //! Read first: IBA 11.2.1.2 (query HCA).
 
 use broker::link::{GID_TABLE_LENGTH, LinkInfo, PhysicalState, PortState};
+use engine::multicast::{GROUPS_MAX, MEMBERS_MAX};
 use wire::Mtu;
 
 use crate::completion_queue::COMPLETIONS_MAX;
@@ -52,6 +53,9 @@ pub struct DeviceAttributes {
     pub max_qp_rd_atom: u32,
     pub max_res_rd_atom: u32,
     pub max_qp_init_rd_atom: u32,
+    pub max_mcast_grp: u32,
+    pub max_mcast_qp_attach: u32,
+    pub max_total_mcast_qp_attach: u32,
     pub max_ah: u32,
     pub max_srq: u32,
     pub max_srq_wr: u32,
@@ -111,6 +115,9 @@ impl DeviceAttributes {
             max_qp_rd_atom: MAX_RD_ATOMIC,
             max_res_rd_atom: MAX_QP * MAX_RD_ATOMIC,
             max_qp_init_rd_atom: MAX_RD_ATOMIC,
+            max_mcast_grp: GROUPS_MAX as u32,
+            max_mcast_qp_attach: MEMBERS_MAX as u32,
+            max_total_mcast_qp_attach: (GROUPS_MAX * MEMBERS_MAX) as u32,
             max_ah: MAX_AH,
             max_srq: MAX_SRQ,
             max_srq_wr: MAX_SRQ_WR,

@@ -37,6 +37,8 @@ pub struct Lane {
     pub(crate) attendant: Arc<Attendant>,
     /// Queue pairs in it, or about to be.
     queue_pairs: AtomicU32,
+    /// Joining and leaving of groups, one at a time; asks the broker, so it comes before the shard.
+    pub(crate) joining: Mutex<()>,
 }
 
 impl Lane {
@@ -81,6 +83,7 @@ impl Lane {
             core,
             attendant,
             queue_pairs: AtomicU32::new(0),
+            joining: Mutex::new(()),
         })
     }
 

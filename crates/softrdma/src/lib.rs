@@ -13,7 +13,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`device`], [`protection_domain`], [`cq`], [`queue_pair`], [`srq`], [`batch`] | the API |
-//! | [`address_handle`], [`address`] | where datagrams go |
+//! | [`address_handle`], [`address`], `multicast` | where datagrams go, and come from |
 //! | [`core`] | memory and a shard, no globals, no threads: on sockets and in simulation |
 //! | [`shard`] | the lock section: engine, sealing, tap, network |
 //! | [`front`], [`ring`], [`receive_queue`], [`shared_receive_queue`] | what posting touches without that lock |
@@ -51,6 +51,7 @@ pub mod hold;
 mod lane;
 mod lanes;
 pub mod memory;
+mod multicast;
 pub mod network;
 pub mod pace;
 mod process;

@@ -186,8 +186,7 @@ impl Network for UdpNetwork {
             from: Some(run.path.local),
             interface: (run.path.interface != 0).then_some(run.path.interface),
             tos: run.path.traffic_class,
-            // 64 is what routes give; it is left to the system where it is that
-            ttl: (run.path.hop_limit != 64).then_some(run.path.hop_limit),
+            ttl: ttl(run.path),
             segment_size: (run.bytes.len() > run.segment_size)
                 .then(|| u16::try_from(run.segment_size).unwrap_or(u16::MAX)),
         };
@@ -221,6 +220,11 @@ impl Network for UdpNetwork {
     fn dropped(&self) -> u64 {
         self.dropped
     }
+}
+
+/// 64 is what routes give, and is left to the system; but of groups its default is 1.
+fn ttl(path: &Path) -> Option<u8> {
+    (path.hop_limit != 64 || path.remote.is_multicast()).then_some(path.hop_limit)
 }
 
 fn destination(path: &Path) -> SocketAddr {

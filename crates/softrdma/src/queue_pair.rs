@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::qp::{AttributeMask, Attributes, Capabilities, SendRequest, State, Transport};
-use engine::{Access, QpView, ReceiveWqe, Sge};
+use engine::{Access, Group, QpView, ReceiveWqe, Sge};
 use serde::{Deserialize, Serialize};
 use wire::{Gid, Psn, QKey, Qpn};
 
@@ -136,12 +136,14 @@ impl Default for RcOptions {
 
 /// A reliable connection, or a queue pair of unreliable datagrams.
 pub struct QueuePair {
-    pd: Arc<PdInner>,
-    place: Place,
-    front: Arc<Front>,
+    pub(crate) pd: Arc<PdInner>,
+    pub(crate) place: Place,
+    pub(crate) front: Arc<Front>,
     first_psn: Psn,
     /// What `modify` was given last, for `query`.
     address: Mutex<AddressVector>,
+    /// The multicast groups that it is attached to.
+    pub(crate) groups: Mutex<Vec<Group>>,
 }
 
 impl QueuePair {
@@ -187,10 +189,11 @@ impl QueuePair {
             front,
             first_psn,
             address: Mutex::default(),
+            groups: Mutex::default(),
         })
     }
 
-    fn process(&self) -> &Process {
+    pub(crate) fn process(&self) -> &Process {
         &self.pd.context.process
     }
 
@@ -460,6 +463,7 @@ impl Drop for QueuePair {
         if matches!(self.process().check(), Err(Error::Forked)) {
             return;
         }
+        self.detach_all();
         self.core().destroy_queue_pair(&self.front);
     }
 }

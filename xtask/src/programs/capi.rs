@@ -1,5 +1,5 @@
 //! The C programs of `crates/capi/tests/c`: wrong use of each verb, the calls that wait, the work
-//! request builders, datagrams, and shared receive queues.
+//! request builders, datagrams, shared receive queues, and multicast groups.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,24 @@ use super::world::World;
 use crate::{sandbox, workspace};
 
 /// One for each program.
-pub const SCENES: [Scene; 6] = [
+pub const SCENES: [Scene; 7] = [
     ("wrong-use", wrong_use),
     ("waiting", waiting),
     ("builders", builders),
     ("spoilt-batches", spoilt_batches),
     ("datagrams", datagrams),
     ("shared-receives", shared_receives),
+    ("multicast-groups", multicast),
 ];
 
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "wrong_use",
     "waiting",
     "builders",
     "spoilt_batches",
     "datagrams",
     "shared_receives",
+    "multicast",
 ];
 
 fn wrong_use(world: &World) -> Result<()> {
@@ -52,6 +54,10 @@ fn datagrams(world: &World) -> Result<()> {
 
 fn shared_receives(world: &World) -> Result<()> {
     run(world, "shared_receives")
+}
+
+fn multicast(world: &World) -> Result<()> {
+    run(world, "multicast")
 }
 
 fn run(world: &World, name: &str) -> Result<()> {

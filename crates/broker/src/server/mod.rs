@@ -5,6 +5,7 @@
 //! | `accounts.rs` | what slots were granted and senders have in flight |
 //! | `binding.rs` | requests about ports: whose address, who may |
 //! | `clients.rs` | connections: greeting, who may, events waiting to be sent |
+//! | `groups.rs` | multicast groups that slots have joined |
 //! | `gsi.rs` | QP 1: what arrives there is passed on or answered |
 //! | `inquiries.rs` | who is asked what it has, and who wants to know |
 //! | `links.rs` | links and how they follow their interfaces |
@@ -22,6 +23,7 @@
 mod accounts;
 mod binding;
 mod clients;
+mod groups;
 mod gsi;
 mod inquiries;
 mod links;
@@ -50,6 +52,7 @@ use io::{
 use self::{
     accounts::Accounts,
     clients::Client,
+    groups::Groups,
     gsi::Gsi,
     inquiries::Inquiries,
     links::Links,
@@ -190,6 +193,7 @@ pub struct Server {
     sockets: Sockets,
     accounts: Accounts,
     ports: Ports,
+    groups: Groups,
     gsi: Gsi,
     waiting: VecDeque<Waiting>,
     inquiries: Inquiries,
@@ -223,6 +227,7 @@ impl Server {
             sockets: Sockets::new(config.port, &instance, config.receive_buffer),
             accounts: Accounts::new(),
             ports: Ports::default(),
+            groups: Groups::default(),
             gsi: Gsi::new(now),
             config,
             instance,

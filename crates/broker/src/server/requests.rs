@@ -289,6 +289,16 @@ impl Server {
                     Err(Refusal::NotYourSlot { slot })
                 }
             }
+            Request::JoinGroup {
+                slot,
+                address,
+                interface,
+            } => self.join_group(owner, slot, (address, interface)),
+            Request::LeaveGroup {
+                slot,
+                address,
+                interface,
+            } => self.leave_group(owner, slot, (address, interface)),
             Request::BindPort {
                 space,
                 port,
@@ -498,6 +508,7 @@ impl Server {
         }
         tracing::debug!(slot, "slot released");
         self.accounts.close(slot);
+        self.leave_groups(slot);
         self.ports.end_slot(owner, slot);
         self.end_outbox(slot);
         if let Some(socket) = self.sockets.receive(slot)
@@ -565,7 +576,7 @@ pub(super) fn malformed(detail: &str) -> Refusal {
     }
 }
 
-fn system(action: &str) -> impl Fn(Errno) -> Refusal {
+pub(super) fn system(action: &str) -> impl Fn(Errno) -> Refusal {
     move |errno| Refusal::System {
         action: action.into(),
         errno: errno.raw_os_error(),

@@ -5,6 +5,7 @@
 //! and are drained before the next one gets the slot.
 
 use std::{
+    net::IpAddr,
     os::fd::{AsFd, BorrowedFd},
     time::{Duration, Instant},
 };
@@ -120,6 +121,22 @@ impl Sockets {
 
     pub(super) fn receive(&self, slot: u8) -> Option<BorrowedFd<'_>> {
         self.group.as_ref()?.socket(usize::from(slot))
+    }
+
+    /// Lets a slot receive what is sent to a multicast group and arrives at an interface.
+    pub(super) fn join(&self, slot: u8, group: IpAddr, interface: u32) -> Result<(), Errno> {
+        let sockets = self.group.as_ref().ok_or(Errno::BADF)?;
+        sockets.join(usize::from(slot), group, interface)
+    }
+
+    /// Ends that.
+    pub(super) fn leave(&self, slot: u8, group: IpAddr, interface: u32) {
+        if let Some(sockets) = &self.group
+            && let Err(errno) = sockets.leave(usize::from(slot), group, interface)
+        {
+            // an interface that is gone has taken its groups along
+            tracing::debug!(%errno, slot, %group, interface, "cannot leave a group");
+        }
     }
 
     /// The next datagram of slot 0; `None` when none waits.

@@ -1,5 +1,6 @@
 //! The broker and its client over real sockets.
 
+mod groups;
 mod gsi;
 mod inquiries;
 mod leases;

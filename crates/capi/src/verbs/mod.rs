@@ -16,6 +16,7 @@ pub mod fork;
 pub mod gid;
 pub mod kern;
 pub mod memory;
+pub mod multicast;
 pub mod post;
 pub mod qp;
 pub mod qp_ex;

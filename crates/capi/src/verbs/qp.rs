@@ -295,18 +295,22 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// `ibv_destroy_qp`: what was posted vanishes; waits until the events that the program got are
+/// `ibv_destroy_qp`: EBUSY while it is attached to a group; what was posted vanishes; waits until the events that the program got are
 /// acknowledged.
 ///
 /// # Safety
-/// `qp` is NULL or a queue pair, and not used any more.
+/// `qp` is NULL or a queue pair, and not used any more if this succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     guard::<Status>(|| {
         // SAFETY: the caller's promise. Events name the structure until they are retired, and an
         // acknowledgement reads it: so it goes last.
         unsafe {
-            let events = Arc::clone(&object::private(qp)?.events);
+            let private = object::private(qp)?;
+            if private.pair.is_attached() {
+                return Err(Errno(libc::EBUSY));
+            }
+            let events = Arc::clone(&private.events);
             object::withdraw(qp, || events.retire(qp as u64))
         }
     })

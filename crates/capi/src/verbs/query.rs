@@ -68,6 +68,9 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
     to.max_res_rd_atom = limit(from.max_res_rd_atom);
     to.max_qp_init_rd_atom = limit(from.max_qp_init_rd_atom);
     to.atomic_cap = IBV_ATOMIC_HCA;
+    to.max_mcast_grp = limit(from.max_mcast_grp);
+    to.max_mcast_qp_attach = limit(from.max_mcast_qp_attach);
+    to.max_total_mcast_qp_attach = limit(from.max_total_mcast_qp_attach);
     to.max_ah = limit(from.max_ah);
     to.max_srq = limit(from.max_srq);
     to.max_srq_wr = limit(from.max_srq_wr);

@@ -479,7 +479,7 @@ static void unsupported(void)
 
 	errno = 0;
 	row("open_xrcd", "any", EOPNOTSUPP, of_pointer(ibv_open_xrcd(context, &xrcd)));
-	row("attach_mcast", "any", EOPNOTSUPP, ibv_attach_mcast(reset, &gid, 0));
+	row("attach_mcast", "a connection", EINVAL, ibv_attach_mcast(reset, &gid, 0));
 	row("set_ece", "any", EOPNOTSUPP, ibv_set_ece(reset, &ece));
 	errno = 0;
 	row("import_device", "any", EOPNOTSUPP, of_pointer(ibv_import_device(0)));

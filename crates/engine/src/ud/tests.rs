@@ -11,8 +11,8 @@ use crate::qp::{
     RemoteMemory, SendFlags, SendRequest, State, Transport,
 };
 use crate::{
-    Access, AsyncEvent, Burst, Config, DropReason, Instant, Origin, Outcome, Path, PathMeta, PdId,
-    QpIndex, QpOptions, ReceiveWqe, Sge, Shard, Status,
+    Access, AsyncEvent, AttachError, Burst, Config, DropReason, Group, Instant, Membership, Origin,
+    Outcome, Path, PathMeta, PdId, QpIndex, QpOptions, ReceiveWqe, Sge, Shard, Status,
 };
 
 const BASE: u64 = 0x10_0000;
@@ -44,22 +44,7 @@ fn ud_in_reset() -> Bench {
     let receives = ReceiveQueue::new(16);
     let mut shard = Shard::new(Config::for_slot(3), ModelCredit::default());
     let qpn = shard
-        .create_qp(QpOptions {
-            transport: Transport::Ud,
-            pd: PdId(1),
-            capabilities: Capabilities {
-                send_wr_max: 8,
-                receive_wr_max: 8,
-                send_sge_max: 2,
-                receive_sge_max: 2,
-                inline_max: 16,
-            },
-            port_mtu: Mtu::B1024,
-            signal_all: false,
-            send_cq: send_cq.clone(),
-            receive_cq: receive_cq.clone(),
-            receives: receives.clone(),
-        })
+        .create_qp(options(&send_cq, &receive_cq, &receives))
         .unwrap();
     Bench {
         shard,
@@ -70,6 +55,29 @@ fn ud_in_reset() -> Bench {
         receives,
         qp: QpIndex(qpn.index()),
         origins: Vec::new(),
+    }
+}
+
+fn options(
+    send_cq: &CompletionQueue,
+    receive_cq: &CompletionQueue,
+    receives: &ReceiveQueue,
+) -> QpOptions<ModelHost> {
+    QpOptions {
+        transport: Transport::Ud,
+        pd: PdId(1),
+        capabilities: Capabilities {
+            send_wr_max: 8,
+            receive_wr_max: 8,
+            send_sge_max: 2,
+            receive_sge_max: 2,
+            inline_max: 16,
+        },
+        port_mtu: Mtu::B1024,
+        signal_all: false,
+        send_cq: send_cq.clone(),
+        receive_cq: receive_cq.clone(),
+        receives: receives.clone(),
     }
 }
 
@@ -222,7 +230,10 @@ impl Bench {
     }
 
     fn receive(&mut self, qkey: QKey, meta: &PathMeta, payload: &[u8]) -> Outcome {
-        let to = Qpn::from_parts(3, self.qp.0);
+        self.receive_at(Qpn::from_parts(3, self.qp.0), qkey, meta, payload)
+    }
+
+    fn receive_at(&mut self, to: Qpn, qkey: QKey, meta: &PathMeta, payload: &[u8]) -> Outcome {
         let opcode = Opcode::UD_SEND_ONLY_WITH_IMMEDIATE;
         let mut header = HeaderRepr::new(Bth::new(opcode, to, Psn::truncated(0x10)));
         header.deth = Some(Deth { qkey, source: PEER });
@@ -505,4 +516,86 @@ fn a_lost_completion_is_fatal() {
     }
     assert_eq!(bench.state(), State::Error);
     assert!(bench.events().contains(&AsyncEvent::Fatal(bench.qp)));
+}
+
+#[test]
+fn a_packet_to_a_group_is_for_each_queue_pair_that_is_attached() {
+    let mut bench = ud_in_rts();
+    let first = bench.qp;
+    let queues = options(&bench.send_cq, &bench.receive_cq, &bench.receives);
+    bench.qp = QpIndex(bench.shard.create_qp(queues).unwrap().index());
+    for (state, mask) in [
+        (
+            State::Init,
+            AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::QKEY,
+        ),
+        (State::ReadyToReceive, AttributeMask::empty()),
+    ] {
+        bench.modify(state, mask).unwrap();
+    }
+    let group = Group {
+        address: "239.77.1.1".parse().unwrap(),
+        interface: 2,
+    };
+    let to_group = PathMeta {
+        interface: 2,
+        ..meta("10.0.0.2", "239.77.1.1")
+    };
+    let to_all = Qpn::MULTICAST;
+    let unknown = Outcome::Dropped(DropReason::UnknownQp);
+    assert_eq!(bench.receive_at(to_all, QKEY, &to_group, b"none"), unknown);
+    for qp in [first, bench.qp] {
+        bench.shard.attach(qp, group).unwrap();
+        for _ in 0..2 {
+            bench.post_receive(qp.0.into(), 64);
+        }
+    }
+    let delivered = Outcome::Delivered;
+    assert_eq!(
+        bench.receive_at(to_all, QKEY, &to_group, b"both"),
+        delivered
+    );
+    let completions = bench.receive_cq.drain();
+    let members: Vec<u16> = completions.iter().map(|c| c.qpn.index()).collect();
+    assert_eq!(members, [first.0, bench.qp.0]);
+    assert_eq!(bench.inbox(44)[40..], *b"both");
+
+    let other_interface = PathMeta {
+        interface: 3,
+        ..to_group
+    };
+    let misses = [
+        (to_all, other_interface, DropReason::UnknownQp),
+        // a group and its number go together
+        (
+            to_all,
+            meta("10.0.0.2", "10.0.0.1"),
+            DropReason::WrongAddress,
+        ),
+        (
+            Qpn::from_parts(3, first.0),
+            to_group,
+            DropReason::WrongAddress,
+        ),
+        (Qpn::from_parts(4, 0), to_group, DropReason::WrongAddress),
+    ];
+    for (to, meta, reason) in misses {
+        let outcome = bench.receive_at(to, QKEY, &meta, b"nobody");
+        assert_eq!(outcome, Outcome::Dropped(reason), "{to}");
+    }
+    let bad_key = Outcome::Dropped(DropReason::BadQKey);
+    assert_eq!(
+        bench.receive_at(to_all, QKey(9), &to_group, b"key"),
+        bad_key
+    );
+
+    assert_eq!(bench.shard.detach(first, group), Membership::OneOfSeveral);
+    assert_eq!(bench.receive_at(to_all, QKEY, &to_group, b"one"), delivered);
+    assert_eq!(bench.receive_cq.drain()[0].qpn.index(), bench.qp.0);
+    bench.shard.destroy_qp(bench.qp);
+    assert_eq!(bench.receive_at(to_all, QKEY, &to_group, b"none"), unknown);
+    assert_eq!(
+        bench.shard.attach(bench.qp, group),
+        Err(AttachError::NoQueuePair)
+    );
 }

@@ -12,7 +12,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::IoSlice;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
@@ -171,6 +171,43 @@ impl Group {
     pub fn receiver(&self, index: usize) -> Result<ReceiveSocket, Errno> {
         let socket = self.sockets.get(index).ok_or(Errno::BADF)?;
         socket.duplicate().map(ReceiveSocket::from_fd)
+    }
+
+    /// Lets a member receive what is sent to a multicast group and arrives at an interface. The
+    /// steering program has no part in that: each member that joined gets its copy.
+    ///
+    /// # Errors
+    /// `ENOBUFS` or `ENOMEM` when the member has joined as many as the kernel allows, `EADDRINUSE`
+    /// when it has joined this one, `ENODEV` without such an interface, `EBADF` without such a
+    /// member.
+    pub fn join(&self, index: usize, group: IpAddr, interface: u32) -> Result<(), Errno> {
+        let socket = self.socket(index).ok_or(Errno::BADF)?;
+        match group {
+            IpAddr::V4(group) => sockopt::set_ip_add_membership_with_ifindex(
+                socket,
+                &group,
+                &Ipv4Addr::UNSPECIFIED,
+                interface,
+            ),
+            IpAddr::V6(group) => sockopt::set_ipv6_add_membership(socket, &group, interface),
+        }
+    }
+
+    /// Ends what [`Self::join`] began.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` when it has not joined, `ENODEV` when the interface is gone.
+    pub fn leave(&self, index: usize, group: IpAddr, interface: u32) -> Result<(), Errno> {
+        let socket = self.socket(index).ok_or(Errno::BADF)?;
+        match group {
+            IpAddr::V4(group) => sockopt::set_ip_drop_membership_with_ifindex(
+                socket,
+                &group,
+                &Ipv4Addr::UNSPECIFIED,
+                interface,
+            ),
+            IpAddr::V6(group) => sockopt::set_ipv6_drop_membership(socket, &group, interface),
+        }
     }
 
     /// Bytes of receive memory each member has, in the kernel's count (see

@@ -2,7 +2,7 @@
 
 use engine::{Instant, PathMeta};
 use tap::{DropReason, Verdict};
-use wire::Packet;
+use wire::{Packet, Qpn};
 
 use crate::gsi::Inbox;
 use crate::memory::MemoryTable;
@@ -155,8 +155,11 @@ impl<N: Network> Inner<N> {
         if !self.sealer.verify(meta, port, bytes) {
             return self.tap.dropped(DropReason::BadIcrc);
         }
-        if packet.bth().destination.slot() != self.slot {
-            let slot = packet.bth().destination.slot();
+        let destination = packet.bth().destination;
+        // every socket that joined a group has its own copy of what is sent to it
+        let is_of_group = destination == Qpn::MULTICAST || meta.destination.is_multicast();
+        if destination.slot() != self.slot && !is_of_group {
+            let slot = destination.slot();
             let passed = self
                 .steering
                 .as_mut()
