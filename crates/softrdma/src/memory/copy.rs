@@ -321,7 +321,8 @@ pub(super) mod leaf {
 
     // Below 2 KiB by 16-byte moves, whatever the alignment; from there on the string instruction
     // has earned its start-up cost. Both move aligned words of 8 bytes whole. A store after a
-    // string instruction is visible after all of it.
+    // string instruction is visible after all of it. It is the one of 8 bytes: as fast as that of
+    // single bytes in silicon, and eight times as fast in an emulator, which goes step by step.
     #[cfg(target_arch = "x86_64")]
     global_asm!(
         ".pushsection .text.softrdma_leaf,\"ax\",@progbits",
@@ -399,7 +400,9 @@ pub(super) mod leaf {
         "    movzx eax, byte ptr [rsi]",
         "    mov [rdi], al",
         "    jmp 20f",
-        "9:  rep movsb",
+        "9:  shr rcx, 3",
+        "    rep movsq",
+        "    jmp 6b",
         "20: xor eax, eax",
         "    xor edx, edx",
         "    ret",
