@@ -99,7 +99,8 @@ impl Guest {
         self.jobs += 1;
         let name = self.jobs.to_string();
         let part = self.share.join(format!("{name}.part"));
-        fs::write(&part, format!("echo $$ > /host/{name}.process\n{script}"))?;
+        let head = format!("exec 2> /host/{name}.err\necho $$ > /host/{name}.process");
+        fs::write(&part, format!("{head}\n{script}"))?;
         fs::rename(&part, self.share.join(format!("{name}.job")))?;
         Ok(Job { guest: self, name })
     }
@@ -137,8 +138,11 @@ impl Job<'_> {
 }
 
 impl Running for Job<'_> {
-    fn output(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.file("out")).unwrap_or_default()).into_owned()
+    fn streams(&self) -> [String; 2] {
+        ["out", "err"].map(|ending| {
+            let bytes = fs::read(self.file(ending)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
     }
 
     fn ended(&mut self) -> Result<Option<Ended>> {

@@ -128,7 +128,16 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
         ensure!(ended.code == 0, "the script failed");
         return Ok(Tally::default());
     }
-    Tally::parse(&ended.output).with_context(|| format!("it ended with code {}", ended.code))
+    let mut tally = Tally::parse(&ended.output)
+        .with_context(|| format!("it ended with code {}", ended.code))?;
+    for line in ended
+        .output
+        .lines()
+        .filter(|line| line.starts_with("FAIL "))
+    {
+        tally.remember("the real kernel", line);
+    }
+    Ok(tally)
 }
 
 /// Why this machine cannot do it, if it cannot.

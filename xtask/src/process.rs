@@ -25,14 +25,20 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct Ended {
     /// Its exit code, or 128 + the number of the signal that ended it, as a shell says it.
     pub code: i32,
-    /// Standard output and standard error together.
+    /// Standard output, and behind it standard error.
     pub output: String,
 }
 
 /// A program that runs, here or in a guest.
 pub trait Running {
-    /// What it has printed so far.
-    fn output(&self) -> String;
+    /// What it has printed so far on standard output and on standard error. Apart, because
+    /// programs buffer the one and not the other, which would come in the middle of its lines.
+    fn streams(&self) -> [String; 2];
+
+    /// Both.
+    fn output(&self) -> String {
+        self.streams().concat()
+    }
 
     /// Its end, if it has come.
     fn ended(&mut self) -> Result<Option<Ended>>;
@@ -47,14 +53,15 @@ pub trait Running {
 
     /// Waits for its end and prints meanwhile what it prints; an error after this time.
     fn wait_showing(&mut self, guard: Duration) -> Result<Ended> {
-        let mut shown = 0;
-        let outcome = self.wait_with(guard, &mut |output| {
-            print!("{}", output.get(shown..).unwrap_or_default());
-            shown = output.len();
-        });
-        if let Ok(ended) = &outcome {
-            print!("{}", ended.output.get(shown..).unwrap_or_default());
-        }
+        let mut shown = [0; 2];
+        let mut show = |streams: &[String; 2]| {
+            for (stream, shown) in streams.iter().zip(&mut shown) {
+                print!("{}", stream.get(*shown..).unwrap_or_default());
+                *shown = stream.len();
+            }
+        };
+        let outcome = self.wait_with(guard, &mut show);
+        show(&self.streams());
         outcome
     }
 
@@ -64,10 +71,10 @@ pub trait Running {
     }
 
     /// Waits for its end and lets somebody see its output now and then.
-    fn wait_with(&mut self, guard: Duration, see: &mut dyn FnMut(&str)) -> Result<Ended> {
+    fn wait_with(&mut self, guard: Duration, see: &mut dyn FnMut(&[String; 2])) -> Result<Ended> {
         let deadline = Instant::now() + guard;
         loop {
-            see(&self.output());
+            see(&self.streams());
             if let Some(ended) = self.ended()? {
                 return Ok(ended);
             }
@@ -122,38 +129,33 @@ pub trait Running {
 /// A child process of ours.
 pub struct Local {
     child: Child,
-    output: File,
+    /// What it prints, and its standard error.
+    streams: [File; 2],
     status: Option<ExitStatus>,
 }
 
 impl Local {
-    /// Starts a program with its output in a file of `folder`.
+    /// Starts a program with its output in files of `folder`.
     pub fn start<S: AsRef<OsStr>>(
         folder: &Path,
         argv: &[S],
         environment: &[(&str, &str)],
     ) -> Result<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let [program, arguments @ ..] = argv else {
             bail!("no program to start")
         };
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!("{}-{number}.out", std::process::id()));
-        let mut options = File::options();
-        let output = options.read(true).write(true).create_new(true).open(&path);
-        let output = output.with_context(|| path.display().to_string())?;
-        fs::remove_file(&path)?; // open it stays, and nothing is left behind
+        let streams = [unnamed(folder)?, unnamed(folder)?];
         let child = Command::new(program)
             .args(arguments)
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output.try_clone()?)
+            .stdout(streams[0].try_clone()?)
+            .stderr(streams[1].try_clone()?)
             .spawn()
             .with_context(|| format!("cannot start {}", program.as_ref().display()))?;
         Ok(Self {
             child,
-            output,
+            streams,
             status: None,
         })
     }
@@ -174,14 +176,8 @@ impl Local {
 }
 
 impl Running for Local {
-    fn output(&self) -> String {
-        let length = self.output.metadata().map_or(0, |file| file.len());
-        let mut bytes = vec![0; length as usize];
-        // at a position, because the file's own is where the child writes next
-        match self.output.read_exact_at(&mut bytes, 0) {
-            Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) => format!("(output cannot be read: {error})"),
-        }
+    fn streams(&self) -> [String; 2] {
+        self.streams.each_ref().map(contents)
     }
 
     fn ended(&mut self) -> Result<Option<Ended>> {
@@ -220,6 +216,29 @@ impl Drop for Local {
     }
 }
 
+/// A new file that is gone when it is closed.
+fn unnamed(folder: &Path) -> Result<File> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = folder.join(format!("{}-{number}.out", std::process::id()));
+    let mut options = File::options();
+    let file = options.read(true).write(true).create_new(true).open(&path);
+    let file = file.with_context(|| path.display().to_string())?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// All of a file that somebody else writes to.
+fn contents(file: &File) -> String {
+    let length = file.metadata().map_or(0, |file| file.len());
+    let mut bytes = vec![0; length as usize];
+    // at a position, because the file's own is where the child writes next
+    match file.read_exact_at(&mut bytes, 0) {
+        Ok(()) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) => format!("(output cannot be read: {error})"),
+    }
+}
+
 /// An exit code as a shell gives it.
 pub fn code(status: ExitStatus) -> i32 {
     status
@@ -233,10 +252,10 @@ mod tests {
 
     #[test]
     fn code_and_output_come_back() {
-        let argv = ["sh", "-c", "echo out; echo err >&2; exit 7"];
+        let argv = ["sh", "-c", "printf 'one '; echo err >&2; echo line; exit 7"];
         let mut program = Local::start(&std::env::temp_dir(), &argv, &[]).unwrap();
         let ended = program.wait().unwrap();
-        assert_eq!((ended.code, ended.output.as_str()), (7, "out\nerr\n"));
+        assert_eq!((ended.code, ended.output.as_str()), (7, "one line\nerr\n"));
     }
 
     #[test]

@@ -111,11 +111,12 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
         for _ in 0..arguments.jobs.unwrap_or(JOBS).max(1) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let verdict = run_case(&sandbox, case, arguments.verbose);
-                    tally
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .count(verdict);
+                    let outcome = run_case(&sandbox, case, arguments.verbose);
+                    let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                    tally.count(outcome.verdict());
+                    if let Outcome::Failed(output) = &outcome {
+                        tally.remember(&case.name, output);
+                    }
                 }
             });
         }
@@ -123,42 +124,48 @@ pub fn run_all(arguments: &Arguments) -> Result<Tally> {
     Ok(tally.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// How a case went.
+enum Outcome {
+    Passed,
+    Skipped,
+    /// With this output.
+    Failed(String),
+}
+
+impl Outcome {
+    fn verdict(&self) -> Verdict {
+        match self {
+            Self::Passed => Verdict::Passed,
+            Self::Skipped => Verdict::Skipped,
+            Self::Failed(_) => Verdict::Failed,
+        }
+    }
+}
+
 /// Runs one case in a sandbox and prints how it went: in one piece, because others run beside it.
-fn run_case(sandbox: &Sandbox, case: &Case, verbose: bool) -> Verdict {
+fn run_case(sandbox: &Sandbox, case: &Case, verbose: bool) -> Outcome {
+    let name = &case.name;
     if let Some(missing) = case.who.missing() {
-        println!("SKIP {}: {missing}", case.name);
-        return Verdict::Skipped;
+        println!("SKIP {name}: {missing}");
+        return Outcome::Skipped;
     }
     let start = Instant::now();
-    let outcome = sandbox
-        .start(case.starts_as(), &["programs", "--inside", &case.name])
+    let ended = sandbox
+        .start(case.starts_as(), &["programs", "--inside", name])
         .and_then(|mut inside| inside.wait_at_most(case.guard));
     let seconds = start.elapsed().as_secs_f32();
-    let replay = format!(
-        "cargo xtask programs --full --verbose --filter '^{}$'",
-        case.name
-    );
-    match outcome {
-        Ok(ended) if ended.code == 0 => {
-            let output = if verbose { ended.output.as_str() } else { "" };
-            print!("PASS {} ({seconds:.1} s)\n{output}", case.name);
-            Verdict::Passed
-        }
-        Ok(ended) => {
-            println!(
-                "FAIL {} ({seconds:.1} s)\n{}again: {replay}",
-                case.name, ended.output
-            );
-            Verdict::Failed
-        }
-        Err(error) => {
-            println!(
-                "FAIL {} ({seconds:.1} s)\n{error:#}\nagain: {replay}",
-                case.name
-            );
-            Verdict::Failed
-        }
+    let (is_good, output) = match ended {
+        Ok(ended) => (ended.code == 0, ended.output),
+        Err(error) => (false, format!("{error:#}\n")),
+    };
+    if is_good {
+        let output = if verbose { output.as_str() } else { "" };
+        print!("PASS {name} ({seconds:.1} s)\n{output}");
+        return Outcome::Passed;
     }
+    let again = format!("cargo xtask programs --full --verbose --filter '^{name}$'");
+    println!("FAIL {name} ({seconds:.1} s)\n{output}again: {again}");
+    Outcome::Failed(output)
 }
 
 /// Whether a filter of the command line chooses this name: `^` at its start and `$` at its end hold

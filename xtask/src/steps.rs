@@ -107,6 +107,7 @@ fn run<'a>(steps: impl Iterator<Item = &'a Step>, only: &str) -> Result<()> {
             Err(error) => {
                 println!("{error:#}");
                 total.failed += 1;
+                total.remember(name, &format!("{error:#}"));
                 "FAILED".into()
             }
         };
@@ -114,6 +115,9 @@ fn run<'a>(steps: impl Iterator<Item = &'a Step>, only: &str) -> Result<()> {
         summary.push(format!("{time:>8}  {name}: {line}"));
     }
     println!("{}\n", summary.join("\n"));
+    for failure in &total.failures {
+        println!("FAILED {failure}\n");
+    }
     println!("{} passed, {} failed", total.passed, total.failed);
     ensure!(total.failed == 0, "something failed; see above");
     Ok(())

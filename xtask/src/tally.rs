@@ -11,7 +11,12 @@ pub struct Tally {
     pub failed: usize,
     /// Not run, because this machine lacks something.
     pub skipped: usize,
+    /// What went wrong, in a few lines each, as far as it is known: said again at the end.
+    pub failures: Vec<String>,
 }
+
+/// Lines of an output that say why it failed: an error comes last.
+const REASON_LINES: usize = 3;
 
 /// How one case ended.
 #[derive(Clone, Copy)]
@@ -25,18 +30,23 @@ pub enum Verdict {
 }
 
 impl Tally {
-    /// Reads what `Display` wrote in the last line of an output.
+    /// Reads what `Display` wrote in the last such line of an output.
     pub fn parse(output: &str) -> Result<Self> {
-        let line = output.lines().last().context("no output")?;
-        let mut counts = line
-            .split(", ")
-            .map(|part| part.split(' ').next().unwrap_or(""));
-        let mut next = || counts.next().and_then(|count| count.parse().ok());
-        let [passed, failed, skipped] = [next(), next(), next()].map(|c| c.context("no tally"));
-        Ok(Self {
-            passed: passed?,
-            failed: failed?,
-            skipped: skipped?,
+        let read = output.lines().rev().find_map(Self::parse_line);
+        read.context("no tally in the output")
+    }
+
+    fn parse_line(line: &str) -> Option<Self> {
+        let mut parts = line.split(", ");
+        let mut next = |word| {
+            let count = parts.next()?.strip_suffix(word)?;
+            count.trim_end().parse().ok()
+        };
+        Some(Self {
+            passed: next("passed")?,
+            failed: next("failed")?,
+            skipped: next("skipped")?,
+            failures: Vec::new(),
         })
     }
 
@@ -62,6 +72,15 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.failures.extend(other.failures.iter().cloned());
+    }
+
+    /// Remembers why `name` failed: the last lines of what was printed about it.
+    pub fn remember(&mut self, name: &str, output: &str) {
+        let lines: Vec<&str> = output.trim_end().lines().collect();
+        let reason = &lines[lines.len().saturating_sub(REASON_LINES)..];
+        self.failures
+            .push(format!("{name}:\n    {}", reason.join("\n    ")));
     }
 
     /// Adds one.
@@ -94,9 +113,21 @@ mod tests {
             passed: 3,
             failed: 2,
             skipped: 1,
+            failures: Vec::new(),
         };
-        let read = Tally::parse(&format!("something\n{tally}\n")).unwrap();
+        let read = Tally::parse(&format!("something\n{tally}\na warning\n")).unwrap();
         assert_eq!((read.passed, read.failed, read.skipped), (3, 2, 1));
         assert!(Tally::parse("no numbers\n").is_err());
+    }
+
+    #[test]
+    fn a_reason_is_the_end_of_an_output() {
+        let mut tally = Tally::default();
+        tally.remember("case", "a\nb\nc\nd\n");
+        tally.remember("silent", "");
+        assert_eq!(
+            tally.failures,
+            ["case:\n    b\n    c\n    d", "silent:\n    "]
+        );
     }
 }

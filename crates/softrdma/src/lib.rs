@@ -16,7 +16,7 @@
 //! | [`address_handle`], [`address`], `multicast` | where datagrams go, and come from |
 //! | [`core`] | memory and a shard, no globals, no threads: on sockets and in simulation |
 //! | [`shard`] | the lock section: engine, sealing, tap, network |
-//! | [`front`], [`ring`], [`receive_queue`], [`shared_receive_queue`] | what posting touches without that lock |
+//! | [`front`], [`ring`], [`receive_queue`], [`shared_receive_queue`] | posting, in no section |
 //! | [`send_list`] | what is posted as a whole or not at all |
 //! | [`completion_queue`], [`completion_channel`], [`event_queue`] | polling and waiting |
 //! | [`memory`] | registered memory: keys, and access that cannot kill the process |

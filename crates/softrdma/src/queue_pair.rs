@@ -429,7 +429,7 @@ impl QueuePair {
     /// Posts one receive work request.
     ///
     /// # Errors
-    /// [`Error::ReceiveQueueFull`], [`Error::Post`]; [`Error::Invalid`] with a shared receive queue.
+    /// [`Error::ReceiveQueueFull`], [`Error::Post`]; [`Error::Invalid`] where the queue is shared.
     pub fn post_receive(&self, id: u64, sges: &[Sge]) -> Result<()> {
         self.check_not_forked()?;
         self.core().post_receive(
