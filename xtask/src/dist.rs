@@ -83,6 +83,9 @@ pub const LIBRARIES: [Library; 5] = [
     },
 ];
 
+/// What `softrdma run` preloads where it cannot make a namespace; nobody links to it.
+const REDIRECTOR: &str = "libsoftrdma-paths.so";
+
 /// `cargo xtask dist`
 pub fn run(arguments: &Arguments) -> Result<()> {
     let folder = arguments
@@ -122,6 +125,9 @@ pub fn build(release: bool, folder: &Path) -> Result<Dist> {
         symlink(library.soname, &link).with_context(|| format!("link {}", library.link))?;
         place(&link, &dist.libraries().join(library.link))?;
     }
+    let redirector = workshop.path(REDIRECTOR);
+    link_redirector(&redirector)?;
+    place(&redirector, &dist.libraries().join(REDIRECTOR))?;
     Ok(dist)
 }
 
@@ -214,6 +220,16 @@ fn link_companion(library: &Library, to: &Path) -> Result<()> {
             .args(["-O2", "-Wall", "-Wextra", "-Werror"])
             .arg(source),
     )
+}
+
+/// The library that changes paths is one C file, and all that it has is meant to be found.
+fn link_redirector(to: &Path) -> Result<()> {
+    let soname = format!("-Wl,-soname,{REDIRECTOR}");
+    let mut cc = compiler();
+    cc.args(["-shared", "-O2", "-Wall", "-Wextra", "-Werror"]);
+    cc.args([&soname, "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,defs"]);
+    cc.arg("-o").arg(to);
+    run_tool(cc.arg(capi().join("preload/paths.c")))
 }
 
 fn capi() -> PathBuf {

@@ -261,3 +261,50 @@ fn mistakes_of_the_command_line_end_as_those_of_rdma() {
         assert_eq!(output.status.code(), Some(code), "{words:?}: {output:?}");
     }
 }
+
+#[test]
+fn files_of_the_kernel_are_shown_to_the_program_alone() {
+    let dist = Dist::new("sysfs");
+    let script = "
+        export S
+        $S run --sysfs -- sh -c '
+            cd /sys/class/infiniband/rxe_lo
+            cat node_guid node_type ports/1/gids/1 ports/1/gid_attrs/ndevs/1
+            ls device/net /sys/class/infiniband /dev/infiniband
+            test -e /sys/class/net/lo && test -c /dev/null && echo and all else
+            ip link set lo down
+            n=0; until $S link | grep -q DOWN || [ $n = 600 ]; do sleep 0.1; n=$((n + 1)); done
+            $S run --sysfs -- cat ports/1/state'
+        [ -e /sys/class/infiniband/rxe_lo ] && echo seen by others";
+    let Some(output) = dist.script(script) else {
+        return;
+    };
+    let expected = "0200:00ff:fe00:0000\n1: CA\n0000:0000:0000:0000:0000:ffff:7f00:0001\nlo\n\
+                    /dev/infiniband:\nrdma_cm\nuverbs0\n\n/sys/class/infiniband:\nrxe_lo\n\n\
+                    device/net:\nlo\nand all else\n1: DOWN\n";
+    assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
+}
+
+#[test]
+fn where_namespaces_are_forbidden_paths_are_changed() {
+    let dist = Dist::new("paths");
+    let script = format!(
+        "
+        export XDG_RUNTIME_DIR={}
+        for kind in mnt user; do echo 0 > /proc/sys/user/max_${{kind}}_namespaces || exit 99; done
+        $S run --sysfs -- sh -c 'cat $SOFTRDMA_SYSFS/sys/class/infiniband/rxe_lo/node_desc'
+        $S run --sysfs -- sh -c 'ls $SOFTRDMA_SYSFS/dev/infiniband; echo $LD_PRELOAD'",
+        dist.0.display()
+    );
+    let Some(output) = dist.script(&script) else {
+        return;
+    };
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let preloaded = dist.0.join("lib/libsoftrdma-paths.so");
+    let expected = format!("rxe\nrdma_cm\nuverbs0\n{}\n", preloaded.display());
+    assert_eq!(out, expected, "{err}");
+    assert!(
+        err.contains("no namespace for /sys/class/infiniband"),
+        "{err}"
+    );
+}

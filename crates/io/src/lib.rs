@@ -7,6 +7,7 @@
 //! | [`poll`] | epoll with one-shot arming, eventfd, pidfd, timer slack |
 //! | [`fdpass`] | unix sockets on abstract names, descriptors and credentials |
 //! | [`inherit`] | what programs that are started from here inherit |
+//! | [`namespace`] | namespaces for a process and what it starts |
 //! | [`netlink`] | interfaces, their addresses, and changes of both |
 //! | [`shared`] | memory that processes share, as atomic words |
 //! | [`fork`] | what a forked child must not inherit |
@@ -33,6 +34,7 @@ pub mod clock;
 pub mod fdpass;
 pub mod fork;
 pub mod inherit;
+pub mod namespace;
 pub mod netlink;
 pub mod poll;
 pub mod shared;

@@ -24,6 +24,7 @@
 //! | [`network`], [`steer`] | sockets; packets that reached the wrong process |
 //! | [`gsi`] | what the broker passes on of QP 1 |
 //! | [`cm`] | connection management: IDs, event channels |
+//! | [`sysfs`] | what the kernel's files would say of a link |
 //! | `process`, `progress` | the only globals and the only threads |
 //! | `registry` | what the process answers when somebody asks what it has |
 //! | `lane`, `lanes` | a slot with its shard and its thread; which one a queue pair gets |
@@ -68,6 +69,7 @@ pub mod shard;
 pub mod shared_receive_queue;
 pub mod srq;
 pub mod steer;
+pub mod sysfs;
 
 pub use address::AddressVector;
 pub use address_handle::AddressHandle;

@@ -118,6 +118,7 @@ fn everybody(cases: &mut Vec<Case>, who: Who) {
         cases.push(ping_case(Net::Lo, who, ping));
     }
     cases.push(case(Net::Lo, who, "devinfo", scenes::devinfo));
+    cases.push(case(Net::Lo, who, "sysfs", scenes::sysfs));
     cases.push(case(Net::Lo, who, "twin", scenes::twin));
     cases.push(case(Net::Lo, who, "trials", scenes::trials));
 }

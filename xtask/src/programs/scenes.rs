@@ -91,6 +91,40 @@ pub fn devinfo(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// The files that the kernel's devices have are there for a program that looks for them, in a
+/// namespace and by changed paths.
+pub fn sysfs(world: &World) -> Result<()> {
+    const SCRIPT: &str = "ls /sys/class/infiniband && \
+        cat /sys/class/infiniband/rxe_lo/node_guid /sys/class/infiniband/rxe_lo/ports/1/state && \
+        ls /sys/class/infiniband/rxe_lo/device/net /dev/infiniband && test -c /dev/null && \
+        ibv_devices | grep -q rxe_lo && echo sees it";
+    const EXPECTED: [&str; 10] = [
+        "rxe_lo",
+        "0200:00ff:fe00:0000",
+        "4: ACTIVE",
+        "/dev/infiniband:",
+        "rdma_cm",
+        "uverbs0",
+        "",
+        "/sys/class/infiniband/rxe_lo/device/net:",
+        "lo",
+        "sees it",
+    ];
+    let command = super::softrdma().display().to_string();
+    for how in ["--sysfs", "--sysfs=redirect"] {
+        let argv = [&command, "run", how, "--", "sh", "-c", SCRIPT];
+        let ended = world
+            .server
+            .start_plain(&argv, &[("XDG_RUNTIME_DIR", "/run/out")])?
+            .wait()?;
+        succeeded(how, &ended)?;
+        let lines: Vec<&str> = ended.output.lines().collect();
+        let found = lines.windows(EXPECTED.len()).any(|some| some == EXPECTED);
+        ensure!(found, "{how}:\n{}", ended.output);
+    }
+    Ok(())
+}
+
 /// Our own program over every kind of request and refusal, with each kind of address.
 pub fn twin(world: &World) -> Result<()> {
     for gid in ["0", "1", "2"] {

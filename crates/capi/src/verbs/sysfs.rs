@@ -6,8 +6,6 @@ use core::ptr;
 use std::io::Read;
 use std::path::Path;
 
-use softrdma::{LinkInfo, PhysicalState, PortState};
-
 use crate::errno::Errno;
 use crate::guard::{Number, guard};
 
@@ -81,81 +79,13 @@ fn of_our_device(path: &str) -> Result<Option<String>, Errno> {
     let Some(link) = links.iter().find(|link| link.name == name) else {
         return Ok(None);
     };
-    let file = file.trim_start_matches('/');
-    let text = match file.strip_prefix("ports/1/") {
-        Some(file) => port_file(link, file),
-        None => device_file(link, file),
-    };
+    let text = softrdma::sysfs::read(link, file.trim_start_matches('/'));
     text.map(Some).ok_or(Errno(libc::ENOENT))
-}
-
-fn device_file(link: &LinkInfo, file: &str) -> Option<String> {
-    Some(match file {
-        "node_type" => "1: CA".into(),
-        "node_desc" => link.kind.name().into(),
-        "node_guid" | "sys_image_guid" => groups(&link.node_guid()),
-        "fw_ver" => "0.0.0".into(),
-        "hw_rev" => "0x0".into(),
-        "parent" => link.netdev.clone(),
-        _ => return None,
-    })
-}
-
-fn port_file(link: &LinkInfo, file: &str) -> Option<String> {
-    let entry = |index: &str| link.gid(index.parse().ok()?);
-    if let Some(index) = file.strip_prefix("gids/") {
-        let index: u16 = index.parse().ok()?;
-        return Some(groups(
-            &link.gid(index).map_or([0; 16], |entry| entry.gid.0),
-        ));
-    }
-    if let Some(index) = file.strip_prefix("gid_attrs/types/") {
-        return entry(index).map(|_| "RoCE v2".into());
-    }
-    if let Some(index) = file.strip_prefix("gid_attrs/ndevs/") {
-        return entry(index).map(|entry| entry.netdev.clone());
-    }
-    Some(match file {
-        "state" => match link.port_state() {
-            PortState::Active => "4: ACTIVE".into(),
-            PortState::Down => "1: DOWN".into(),
-        },
-        "phys_state" => match link.physical_state() {
-            PhysicalState::LinkUp => "5: LinkUp".into(),
-            PhysicalState::Polling => "2: Polling".into(),
-            PhysicalState::Disabled => "3: Disabled".into(),
-        },
-        "lid" | "sm_lid" => "0x0".into(),
-        "lid_mask_count" | "sm_sl" => "0".into(),
-        "cap_mask" => "0x00010000".into(),
-        "rate" => "2.5 Gb/sec (1X SDR)".into(),
-        "link_layer" => "Ethernet".into(),
-        "pkeys/0" => "0xffff".into(),
-        _ => return None,
-    })
-}
-
-/// Bytes in groups of two, as the kernel writes GUIDs and GIDs.
-fn groups(bytes: &[u8]) -> String {
-    let group = |pair: &[u8]| {
-        pair.iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
-    };
-    bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn guids_are_in_groups_of_four_digits() {
-        assert_eq!(
-            groups(&[0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0, 2]),
-            "5054:00ff:fe77:0002"
-        );
-    }
 
     #[test]
     fn a_file_of_the_kernel_is_read_up_to_the_room_there_is() {

@@ -2,10 +2,12 @@
 //!
 //! The program is *executed*, not started: its pid, terminal, signals and exit code are its own.
 //! Its environment gets a folder in front of `LD_LIBRARY_PATH`, and nothing else unless its file
-//! shows that this is not enough.
+//! shows that this is not enough, or somebody asks for more.
 
 mod elf;
+mod namespace;
 mod program;
+mod sysfs;
 
 use std::{
     env,
@@ -19,12 +21,29 @@ use std::{
 
 use broker::{CallError, Client, Refusal};
 
-use self::program::{LIBRARIES, Verdict};
+use self::{
+    program::{LIBRARIES, Verdict},
+    sysfs::{Place, Wish},
+};
 use crate::connect::{Failure, connect_or_start};
 
 /// Run a program with the libraries of softrdma.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
+    /// Show the program /sys/class/infiniband and /dev/infiniband, as if the kernel had the devices
+    #[arg(
+        long,
+        value_name = "HOW",
+        value_enum,
+        default_value_t,
+        default_missing_value = "always",
+        num_args = 0..=1,
+        require_equals = true
+    )]
+    sysfs: Wish,
+    /// Try whether they can be shown, and end
+    #[arg(long, hide = true)]
+    try_sysfs: bool,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     command: Vec<OsString>,
@@ -39,14 +58,23 @@ const EXIT_NOT_EXECUTABLE: u8 = 126;
 const EXIT_NOT_FOUND: u8 = 127;
 
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
-    let (code, text) = execute(&arguments.command);
+    if arguments.try_sysfs {
+        return match sysfs::mount(&[]) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(text) => {
+                eprintln!("softrdma: {text}");
+                ExitCode::from(EXIT_OWN_FAILURE)
+            }
+        };
+    }
+    let (code, text) = execute(&arguments);
     eprintln!("softrdma: {text}");
     ExitCode::from(code)
 }
 
 /// Becomes the program; comes back only with a reason why not.
-fn execute(command: &[OsString]) -> (u8, String) {
-    let Some((name, arguments)) = command.split_first() else {
+fn execute(arguments: &Arguments) -> (u8, String) {
+    let Some((name, words)) = arguments.command.split_first() else {
         return (EXIT_OWN_FAILURE, "no program is given".into());
     };
     let Some(file) = program::find(name) else {
@@ -63,12 +91,16 @@ fn execute(command: &[OsString]) -> (u8, String) {
     if let Some(warning) = &verdict.warning {
         eprintln!("softrdma: warning: {warning}");
     }
-    if let Err(failure) = prepare() {
-        return (EXIT_OWN_FAILURE, failure.to_string());
-    }
+    let place = match prepare(arguments.sysfs.of(&verdict)) {
+        Ok(place) => place,
+        Err(text) => return (EXIT_OWN_FAILURE, text),
+    };
     let mut command = Command::new(&file);
-    command.arg0(name).args(arguments);
-    for (variable, value) in environment(&libraries, &verdict, |name| env::var_os(name)) {
+    command.arg0(name).args(words);
+    let changes = environment(&libraries, &verdict, place.as_ref(), |name| {
+        env::var_os(name)
+    });
+    for (variable, value) in changes {
         command.env(variable, value);
     }
     let error = command.exec();
@@ -99,14 +131,29 @@ fn libraries() -> Result<PathBuf, String> {
 }
 
 /// Sees to it that there is a broker with a link, for the life of this process and thus of the
-/// program that it becomes.
-fn prepare() -> Result<(), Failure> {
+/// program that it becomes, and that the program finds the files that are wished for.
+fn prepare(sysfs: Wish) -> Result<Option<Place>, String> {
+    let told = |failure: Failure| failure.to_string();
+    let client = broker_with_link().map_err(told)?;
+    if sysfs == Wish::Never {
+        return Ok(None);
+    }
+    let links = client.links().map_err(|error| told(error.into()))?;
+    let owner = client.status().map_err(|error| told(error.into()))?.uid;
+    sysfs::show(sysfs, &links, owner).map_err(|text| format!("/sys/class/infiniband: {text}"))
+}
+
+fn broker_with_link() -> Result<Client, Failure> {
     let client = connect_or_start()?;
     client.hold()?;
     wait_for_port(&client)?;
-    if !client.links()?.is_empty() {
-        return Ok(());
+    if client.links()?.is_empty() {
+        add_default_link(&client)?;
     }
+    Ok(client)
+}
+
+fn add_default_link(client: &Client) -> Result<(), Failure> {
     let (name, kind, netdev) = DEFAULT_LINK;
     match client.add_link(name, kind, netdev, false) {
         Ok(link) => {
@@ -143,6 +190,7 @@ fn wait_for_port(client: &Client) -> Result<(), Failure> {
 fn environment(
     libraries: &Path,
     verdict: &Verdict,
+    place: Option<&Place>,
     current: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<(&'static str, OsString)> {
     let prepended = |name: &str, first: &OsStr, separator: &str| {
@@ -156,12 +204,23 @@ fn environment(
     };
     let search = "LD_LIBRARY_PATH";
     let mut changes = vec![(search, prepended(search, libraries.as_os_str(), ":"))];
+    let mut preloaded = Vec::new();
     if verdict.preload {
-        let [verbs, connections] = LIBRARIES.map(|name| libraries.join(name).into_os_string());
-        let mut both = verbs;
-        both.push(":");
-        both.push(connections);
-        changes.push(("LD_PRELOAD", prepended("LD_PRELOAD", &both, ":")));
+        preloaded.extend(LIBRARIES);
+    }
+    match place {
+        Some(Place::Mounted(namespace)) => changes.push((sysfs::VARIABLE, namespace.into())),
+        Some(Place::Redirected(folder)) => {
+            changes.push((sysfs::VARIABLE, folder.into()));
+            preloaded.push(sysfs::REDIRECTOR);
+        }
+        None => {}
+    }
+    if !preloaded.is_empty() {
+        let paths = preloaded.iter().map(|name| libraries.join(name));
+        let list: Vec<_> = paths.map(PathBuf::into_os_string).collect();
+        let list = list.join(OsStr::new(":"));
+        changes.push(("LD_PRELOAD", prepended("LD_PRELOAD", &list, ":")));
         if verdict.sanitized {
             let option = OsStr::new("verify_asan_link_order=0");
             changes.push(("ASAN_OPTIONS", prepended("ASAN_OPTIONS", option, ":")));
@@ -175,13 +234,21 @@ mod tests {
     use super::*;
 
     fn changes(verdict: &Verdict, current: &[(&str, &str)]) -> Vec<(&'static str, String)> {
+        changes_at(None, verdict, current)
+    }
+
+    fn changes_at(
+        place: Option<&Place>,
+        verdict: &Verdict,
+        current: &[(&str, &str)],
+    ) -> Vec<(&'static str, String)> {
         let lookup = |name: &str| {
             current
                 .iter()
                 .find(|(known, _)| *known == name)
                 .map(|(_, value)| value.into())
         };
-        environment(Path::new("/dist/lib"), verdict, lookup)
+        environment(Path::new("/dist/lib"), verdict, place, lookup)
             .into_iter()
             .map(|(name, value)| (name, value.into_string().expect("plain text")))
             .collect()
@@ -208,7 +275,7 @@ mod tests {
         let verdict = Verdict {
             preload: true,
             sanitized: true,
-            warning: None,
+            ..Verdict::default()
         };
         assert_eq!(
             changes(&verdict, &[("LD_PRELOAD", "/x.so")])[1..],
@@ -218,6 +285,27 @@ mod tests {
                     "/dist/lib/libibverbs.so.1:/dist/lib/librdmacm.so.1:/x.so".to_owned()
                 ),
                 ("ASAN_OPTIONS", "verify_asan_link_order=0".to_owned()),
+            ]
+        );
+    }
+
+    #[test]
+    fn where_the_files_are_is_told() {
+        let plain = Verdict::default();
+        let mounted = Place::Mounted("mnt:[7]".into());
+        assert_eq!(
+            changes_at(Some(&mounted), &plain, &[])[1..],
+            [("SOFTRDMA_SYSFS", "mnt:[7]".to_owned())]
+        );
+        let redirected = Place::Redirected("/tmp/made".into());
+        assert_eq!(
+            changes_at(Some(&redirected), &plain, &[("LD_PRELOAD", "/x.so")])[1..],
+            [
+                ("SOFTRDMA_SYSFS", "/tmp/made".to_owned()),
+                (
+                    "LD_PRELOAD",
+                    "/dist/lib/libsoftrdma-paths.so:/x.so".to_owned()
+                ),
             ]
         );
     }

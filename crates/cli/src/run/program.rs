@@ -15,6 +15,15 @@ use super::elf::{self, Dynamic, Kind};
 /// Our libraries, in the order in which they must be loaded.
 pub(super) const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
+/// Libraries that read the kernel's files about RDMA devices themselves, by the start of their
+/// names: what infiniband-diags is made of, and NCCL.
+const SYSFS_READERS: [&str; 4] = [
+    "libibumad.so",
+    "libibmad.so",
+    "libibnetdisc.so",
+    "libnccl.so",
+];
+
 /// Interpreters of interpreters: the kernel follows four.
 const SCRIPTS_MAX: usize = 4;
 
@@ -25,6 +34,8 @@ pub(super) struct Verdict {
     pub(super) preload: bool,
     /// It is built with the address sanitizer, which wants to be the first library.
     pub(super) sanitized: bool,
+    /// It is linked to a library that reads the kernel's files about RDMA devices.
+    pub(super) reads_sysfs: bool,
     /// Why our libraries will not reach it.
     pub(super) warning: Option<String>,
 }
@@ -94,6 +105,10 @@ fn judge_program(file: &Path, kind: &Kind) -> Verdict {
                 .needed
                 .iter()
                 .any(|name| name.starts_with("libasan.so")),
+            reads_sysfs: dynamic
+                .needed
+                .iter()
+                .any(|name| SYSFS_READERS.iter().any(|reader| name.starts_with(reader))),
             warning: None,
         },
         Kind::Script(_) | Kind::Unknown => Verdict::default(),
@@ -169,6 +184,14 @@ mod tests {
             judge_program(file, &dynamic("/lib/ld.so", &[], &[])),
             Verdict::default()
         );
+    }
+
+    #[test]
+    fn readers_of_the_kernels_files_are_told_by_their_libraries() {
+        let file = Path::new("/bin/sh");
+        let needs = |library| judge_program(file, &dynamic("/lib/ld.so", &[], &[library]));
+        assert!(needs("libibumad.so.3").reads_sysfs && needs("libnccl.so.2").reads_sysfs);
+        assert!(!needs("libibverbs.so.1").reads_sysfs);
     }
 
     #[test]
