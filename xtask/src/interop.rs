@@ -55,7 +55,7 @@ const WHOLE_GUARD: Duration = Duration::from_secs(1500);
 const GUEST_ADDRESS: &str = "10.77.0.2";
 
 /// Our C programs.
-const PROGRAMS: [&str; 2] = ["verbs_twin", "verbs_trials"];
+const PROGRAMS: [&str; 3] = ["verbs_twin", "verbs_trials", "cm_twin"];
 
 /// Our end: the bridge.
 const OURS: Host = Host {
@@ -159,20 +159,21 @@ pub fn missing() -> Option<String> {
 
 /// Compiles our C programs; one binary of each for our libraries and for the distribution's.
 pub fn build_programs() -> Result<Vec<PathBuf>> {
-    const WITH: [(&str, &str); 8] = [
-        ("verbs_twin", "pair"),
-        ("verbs_trials", "pair"),
-        ("verbs_load", "pair"),
-        ("verbs_ring", "crew"),
-        ("verbs_many", "crew"),
-        ("verbs_pairs", "crew"),
-        ("verbs_threads", "crew"),
-        ("verbs_fuzz", "crew"),
+    const WITH: [(&str, &[&str], &[&str]); 9] = [
+        ("verbs_twin", &["pair"], &[]),
+        ("verbs_trials", &["pair"], &[]),
+        ("verbs_load", &["pair"], &[]),
+        ("verbs_ring", &["crew"], &[]),
+        ("verbs_many", &["crew"], &[]),
+        ("verbs_pairs", &["crew"], &[]),
+        ("verbs_threads", &["crew"], &[]),
+        ("verbs_fuzz", &["crew"], &[]),
+        ("cm_twin", &[], &["-lrdmacm"]),
     ];
     let sources = workspace::root().join("interop");
     let folder = workspace::target()?.join("interop");
     fs::create_dir_all(&folder)?;
-    let build = |(name, common): (&str, &str)| {
+    let build = |(name, shared, libraries): (&str, &[&str], &[&str])| {
         let program = folder.join(name);
         let status = Command::new("cc")
             .args([
@@ -184,13 +185,19 @@ pub fn build_programs() -> Result<Vec<PathBuf>> {
                 "-o",
             ])
             .arg(&program)
-            .args([name, common].map(|file| sources.join(file).with_extension("c")))
+            .args(
+                [&[name], shared]
+                    .concat()
+                    .iter()
+                    .map(|file| sources.join(file).with_extension("c")),
+            )
+            .args(libraries)
             .args(["-libverbs", "-pthread"])
             .status()
             .context("cc")?;
         ensure!(
             status.success(),
-            "cannot compile {name}: is libibverbs-dev installed?"
+            "cannot compile {name}: are libibverbs-dev and librdmacm-dev installed?"
         );
         Ok(program)
     };

@@ -11,6 +11,7 @@ use super::{GUEST_ADDRESS, OURS, Role, as_strs, in_guest};
 use crate::guest::{Guest, Job};
 use crate::process::{Ended, GUARD, Local, Running};
 use crate::programs::{PerfTest, RPING, RPing, succeeded};
+use crate::sandbox::FOLDER;
 
 /// The IPv6 addresses of the two ends.
 const GUEST_ADDRESS_V6: &str = "fd77::2";
@@ -29,6 +30,8 @@ const LOSS: &str = "5%";
 /// Two ends that connect, and what has to come of it.
 #[derive(Clone, Debug)]
 pub enum Meeting {
+    /// Our own program, which ends connections in every way and checks what it is told.
+    Twin,
     /// `rping` at both ends.
     Ping(RPing),
     /// An `rping` server that stays, and clients one after the other.
@@ -65,6 +68,7 @@ pub fn cases(full: bool) -> Vec<Meeting> {
         Meeting::Measure(PerfTest { program, options })
     };
     let mut cases = vec![
+        Meeting::Twin,
         Meeting::Ping(large),
         Meeting::Ping(v6(ping)),
         Meeting::Persistent,
@@ -104,6 +108,20 @@ impl Meeting {
     pub fn run(&self, role: Role, guest: &mut Guest) -> Result<String> {
         let at_server = role.address_of_server(self.is_v6());
         match self {
+            Self::Twin => {
+                let end = |end, is_ours| {
+                    let folder = if is_ours { FOLDER } else { "/host" };
+                    words(&[&format!("{folder}/cm_twin"), end, at_server])
+                };
+                let server = end("server", role == Role::Server);
+                let client = end("client", role == Role::Client);
+                let (server, client) = meet(At::both(role, guest), &server, &client)?;
+                let output = both(&server.output, &client);
+                for (end, ended) in [("server", &server), ("client", &client)] {
+                    succeeded(end, ended).with_context(|| format!("both ends:\n{output}"))?;
+                }
+                Ok(output)
+            }
             Self::Ping(ping) => {
                 let end = |end| ping.argv(end, at_server);
                 let (server, client) = meet(At::both(role, guest), &end("-s"), &end("-c"))?;
@@ -190,6 +208,7 @@ impl Meeting {
 impl std::fmt::Display for Meeting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Twin => f.write_str("cm-twin"),
             Self::Ping(ping) => write!(f, "{ping}"),
             Self::Persistent => f.write_str("rping,persistent"),
             Self::Many(options) => {

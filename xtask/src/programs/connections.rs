@@ -10,7 +10,11 @@ use super::world::World;
 use crate::process::{Ended, GUARD, Running};
 
 /// Those that run once, as root on `lo`.
-pub const SCENES: [Scene; 2] = [("rping,persistent", persistent), ("rping,refused", refused)];
+pub const SCENES: [Scene; 3] = [
+    ("rping,persistent", persistent),
+    ("rping,refused", refused),
+    ("cm-twin", twin),
+];
 
 /// How long a client waits before it asks again.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -135,6 +139,20 @@ fn persistent(world: &World) -> Result<()> {
             ping.judge("client", &ended)
                 .with_context(|| format!("the server printed:\n{}", server.output()))?;
         }
+    }
+    Ok(())
+}
+
+/// Our own program, which ends connections in every way and checks what it is told.
+fn twin(world: &World) -> Result<()> {
+    for address in [world.server.address, "::1"] {
+        let argv = |end| ["/run/cm_twin", end, address];
+        let mut server = world.server.start(&argv("server"), &[])?;
+        // it asks again while nobody listens
+        let client = world.client.start(&argv("client"), &[])?.wait()?;
+        succeeded("client", &client)
+            .with_context(|| format!("the server printed:\n{}", server.output()))?;
+        succeeded("server", &server.wait()?)?;
     }
     Ok(())
 }
