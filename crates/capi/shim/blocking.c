@@ -7,6 +7,7 @@
  * when there is no event. */
 
 #include <errno.h>
+#include <netdb.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,6 +17,9 @@ struct ibv_async_event;
 struct ibv_comp_channel;
 struct ibv_context;
 struct ibv_cq;
+struct ibv_pd;
+struct ibv_qp_init_attr;
+struct rdma_addrinfo;
 struct rdma_cm_event;
 struct rdma_cm_id;
 struct rdma_conn_param;
@@ -32,14 +36,27 @@ bool softrdma_take_async_event(struct ibv_context *context, struct ibv_async_eve
 /* In src/rdmacm. None of them waits either. */
 int softrdma_cm_descriptor(struct rdma_event_channel *channel);
 bool softrdma_take_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event);
-struct rdma_event_channel *softrdma_cm_own_channel(struct rdma_cm_id *id);
-int softrdma_cm_settle(struct rdma_cm_id *id, struct rdma_cm_event *event);
+struct rdma_event_channel *softrdma_cm_waits_on(struct rdma_cm_id *id);
+int softrdma_cm_keep(struct rdma_cm_id *id, struct rdma_cm_event *event);
 int softrdma_cm_resolve_addr(struct rdma_cm_id *id, struct sockaddr *source,
 			     struct sockaddr *destination);
 int softrdma_cm_resolve_route(struct rdma_cm_id *id);
 int softrdma_cm_connect(struct rdma_cm_id *id, struct rdma_conn_param *parameters);
 int softrdma_cm_accept(struct rdma_cm_id *id, struct rdma_conn_param *parameters);
 int softrdma_cm_disconnect(struct rdma_cm_id *id);
+int softrdma_cm_begin_endpoint(struct rdma_cm_id **id, const struct rdma_addrinfo *info,
+			       struct ibv_pd *pd, const struct ibv_qp_init_attr *attributes);
+int softrdma_cm_resolve_endpoint(struct rdma_cm_id *id, const struct rdma_addrinfo *info);
+int softrdma_cm_equip_endpoint(struct rdma_cm_id *id, struct ibv_pd *pd,
+			       struct ibv_qp_init_attr *attributes);
+void softrdma_rdma_destroy_ep(struct rdma_cm_id *id);
+int softrdma_cm_take_request(struct rdma_cm_id *listener, struct rdma_cm_event *event,
+			     struct rdma_cm_id **id);
+int softrdma_cm_addrinfo_hints(const struct rdma_addrinfo *asked, struct addrinfo *hints);
+int softrdma_cm_addrinfo(const struct rdma_addrinfo *asked, const struct addrinfo *found,
+			 struct rdma_addrinfo **info);
+int softrdma_cm_begin_addrinfo(struct rdma_cm_id *id, const struct rdma_addrinfo *asked);
+int softrdma_cm_end_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo *info);
 
 /* One unit of a counting descriptor; false with errno. */
 static bool wait_for_one(int descriptor)
@@ -94,20 +111,20 @@ int softrdma_rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_c
 }
 
 /* An ID that was made without a channel has one of its own, and calls on it wait for what comes of
- * them. */
+ * them; of some, nothing will. */
 static int settled(struct rdma_cm_id *id, int started)
 {
 	struct rdma_event_channel *channel;
 	struct rdma_cm_event *event;
 
-	if (started < 0)
-		return -1;
-	channel = softrdma_cm_own_channel(id);
+	if (started)
+		return started < 0 ? -1 : 0;
+	channel = softrdma_cm_waits_on(id);
 	if (!channel)
 		return 0;
 	if (softrdma_rdma_get_cm_event(channel, &event))
 		return -1;
-	return softrdma_cm_settle(id, event);
+	return softrdma_cm_keep(id, event);
 }
 
 int softrdma_rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *source,
@@ -136,4 +153,85 @@ int softrdma_rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *paramete
 int softrdma_rdma_disconnect(struct rdma_cm_id *id)
 {
 	return settled(id, softrdma_cm_disconnect(id));
+}
+
+int softrdma_rdma_get_request(struct rdma_cm_id *listener, struct rdma_cm_id **id)
+{
+	struct rdma_event_channel *channel = softrdma_cm_waits_on(listener);
+	struct rdma_cm_event *event;
+
+	if (!channel || !id) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (softrdma_rdma_get_cm_event(channel, &event))
+		return -1;
+	return softrdma_cm_take_request(listener, event, id);
+}
+
+int softrdma_rdma_create_ep(struct rdma_cm_id **to, struct rdma_addrinfo *info, struct ibv_pd *pd,
+			    struct ibv_qp_init_attr *attributes)
+{
+	struct rdma_cm_id *id;
+	int begun;
+
+	if (!to) {
+		errno = EINVAL;
+		return -1;
+	}
+	begun = softrdma_cm_begin_endpoint(&id, info, pd, attributes);
+	if (begun < 0)
+		return -1;
+	if (!begun && (settled(id, softrdma_cm_resolve_endpoint(id, info)) ||
+		       settled(id, softrdma_cm_resolve_route(id)) ||
+		       softrdma_cm_equip_endpoint(id, pd, attributes))) {
+		int error = errno;
+
+		softrdma_rdma_destroy_ep(id);
+		errno = error;
+		return -1;
+	}
+	*to = id;
+	return 0;
+}
+
+int softrdma_rdma_getaddrinfo(const char *node, const char *service,
+			      const struct rdma_addrinfo *asked, struct rdma_addrinfo **info)
+{
+	struct addrinfo hints, *found = NULL;
+	int answer;
+
+	if (!info || (!node && !service && !asked)) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (node || service) {
+		answer = softrdma_cm_addrinfo_hints(asked, &hints);
+		if (!answer)
+			answer = getaddrinfo(node, service, &hints, &found);
+		if (answer)
+			return answer;
+	}
+	answer = softrdma_cm_addrinfo(asked, found, info);
+	if (found)
+		freeaddrinfo(found);
+	return answer;
+}
+
+int softrdma_rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
+				   const struct rdma_addrinfo *asked)
+{
+	struct rdma_addrinfo *info;
+	int answer;
+
+	if (softrdma_cm_begin_addrinfo(id, asked))
+		return -1;
+	answer = softrdma_rdma_getaddrinfo(node, service, asked, &info);
+	if (answer) {
+		/* An EAI_ code is not for errno. */
+		if (answer != -1 && answer != EAI_SYSTEM)
+			errno = ENOENT;
+		return -1;
+	}
+	return settled(id, softrdma_cm_end_addrinfo(id, info));
 }

@@ -121,14 +121,8 @@ defaults! {
 // answers without its CM.
 defaults! {
     minus_one(ENOSYS) {
-        softrdma_rdma_create_ep, softrdma_rdma_get_remote_ece, softrdma_rdma_get_request,
-        softrdma_rdma_join_multicast,
-        softrdma_rdma_join_multicast_ex, softrdma_rdma_leave_multicast,
-        softrdma_rdma_query_addrinfo, softrdma_rdma_reject_ece, softrdma_rdma_resolve_addrinfo,
-        softrdma_rdma_set_local_ece, softrdma_rdma_write_cm_event,
-    }
-    nothing() {
-        softrdma_rdma_destroy_ep,
+        softrdma_rdma_join_multicast, softrdma_rdma_join_multicast_ex,
+        softrdma_rdma_leave_multicast,
     }
     minus_one(ENOSYS) {
         softrdma_raccept, softrdma_rbind, softrdma_rclose, softrdma_rconnect,

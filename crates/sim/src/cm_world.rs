@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use engine::Instant;
 use engine::cm::{Accept, Cm, CmEvent, CmEventKind, Config, ConnectRequest, Refusal};
-use engine::cm::{SidrAnswer, SidrRequest};
+use engine::cm::{Enhancements, SidrAnswer, SidrRequest};
 use tap::FaultPlan;
 use wire::QKey;
 use wire::mad::{CommId, Mad, Padded, PortSpace, RejectReason, ServiceId, SidrStatus};
@@ -241,6 +241,7 @@ impl World {
         let outcome = match act {
             Act::Accept => {
                 let accept = Accept {
+                    enhancements: Enhancements::default(),
                     local: Plan::queue_pair(host, number),
                     private_data: plan::mark(number),
                 };

@@ -29,6 +29,9 @@ pub enum Error {
     /// There is no such way to a peer, or no device on it.
     #[error("no device leads to {0}")]
     NoRoute(std::net::IpAddr),
+    /// A datagram queue pair of IPoIB has its group's key, and there is no such group.
+    #[error("RoCE has no group of IPoIB to take a Q_Key from")]
+    NoMulticastGroup,
     /// The fault plan in the environment is wrong.
     #[error("SOFTRDMA_FAULTS: {0}")]
     Faults(tap::PlanError),
@@ -132,7 +135,7 @@ impl Error {
             Self::Broker(error) => error.errno(),
             Self::Call(error) => error.errno(),
             Self::Port(refusal) => refusal.errno(),
-            Self::NoRoute(_) => libc::ENODEV,
+            Self::NoRoute(_) | Self::NoMulticastGroup => libc::ENODEV,
             Self::Register(error) => error.errno(),
             Self::CompletionQueue(CompletionQueueError::Busy) => libc::EBUSY,
             Self::Invalid(_)

@@ -140,6 +140,11 @@ impl Thread {
                     WAKE => {
                         self.attendant.wake.drain();
                     }
+                    STEER => {
+                        if let Some(core) = self.core(&process) {
+                            core.shard.expect_steered();
+                        }
+                    }
                     _ => {}
                 }
             }

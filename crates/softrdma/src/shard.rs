@@ -62,6 +62,8 @@ pub struct Shard<N> {
     has_pending: AtomicBool,
     /// Whether messages of connection management wait.
     has_messages: AtomicBool,
+    /// Whether something is known to wait at the steering socket.
+    is_steered: AtomicBool,
     /// The thread that deals with them.
     reader: OnceLock<Arc<Attendant>>,
     /// What may wait for company.
@@ -138,6 +140,7 @@ impl<N: Network> Shard<N> {
             pending: Mutex::new(Vec::new()),
             has_pending: AtomicBool::new(false),
             has_messages: AtomicBool::new(false),
+            is_steered: AtomicBool::new(false),
             reader: OnceLock::new(),
             hold: Hold::new(pace),
             last_poll_ns: AtomicU64::new(0),
@@ -199,6 +202,11 @@ impl<N: Network> Shard<N> {
         self.has_posts() || self.hold.owes()
     }
 
+    /// The steering socket is readable: the next section looks at it, whose turn it may be.
+    pub(crate) fn expect_steered(&self) {
+        self.is_steered.store(true, Ordering::Release);
+    }
+
     /// Names the thread that deals with messages of connection management, once.
     pub(crate) fn set_reader(&self, reader: &Arc<Attendant>) {
         // the first one stays
@@ -246,6 +254,10 @@ impl<N: Network> Shard<N> {
         server: Server<'_>,
     ) -> usize {
         let had_pending = self.take_pending(inner);
+        if self.is_steered.load(Ordering::Relaxed) && self.is_steered.swap(false, Ordering::Acquire)
+        {
+            inner.look_for_steered();
+        }
         let packets = inner.receive(now, memory, server);
         inner.engine.handle_timeout(now, memory);
         inner.release_delayed(now);

@@ -101,10 +101,13 @@ crate::abi::c_structures! {
     struct rdma_cm_join_mc_attr_ex { comp_mask: u32, join_flags: u32, addr: *mut sockaddr }
 }
 
-/// `rdma_cm_event.param`: which member is meant depends on the port space of the id.
+/// `rdma_cm_event.param`: which member is meant depends on the port space of the id, and on the
+/// event.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union cm_event_param {
     pub conn: rdma_conn_param,
     pub ud: rdma_ud_param,
+    /// Of the program's own events; in releases from 57 on.
+    pub arg: u64,
 }

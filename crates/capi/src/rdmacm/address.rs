@@ -8,7 +8,11 @@ use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_stor
 
 use crate::errno::Errno;
 
-/// The address behind a pointer; EAFNOSUPPORT for families without IP addresses, such as `AF_IB`.
+/// `AF_IB` of the kernel: addresses that are GIDs with a service ID.
+pub const AF_IB: i32 = 27;
+
+/// The address behind a pointer. ENODEV for `AF_IB`: as in the kernel, only InfiniBand has devices
+/// with such addresses. EINVAL for other families.
 ///
 /// # Safety
 /// `from` is NULL or valid for an address of its family.
@@ -33,7 +37,8 @@ pub unsafe fn read(from: *const sockaddr) -> Result<Option<SocketAddr>, Errno> {
                 SocketAddrV6::new(address, port, 0, v6.sin6_scope_id).into(),
             ))
         }
-        _ => Err(Errno(libc::EAFNOSUPPORT)),
+        AF_IB => Err(Errno(libc::ENODEV)),
+        _ => Err(Errno::INVALID),
     }
 }
 
@@ -96,9 +101,11 @@ mod tests {
     fn other_families_are_refused() {
         // SAFETY: plain numbers.
         let mut storage: sockaddr_storage = unsafe { zeroed() };
-        storage.ss_family = libc::AF_UNIX as u16;
-        // SAFETY: a storage is larger than any address.
-        let address = unsafe { read((&raw const storage).cast()) };
-        assert_eq!(address, Err(Errno(libc::EAFNOSUPPORT)));
+        for (family, errno) in [(libc::AF_UNIX, libc::EINVAL), (AF_IB, libc::ENODEV)] {
+            storage.ss_family = family as u16;
+            // SAFETY: a storage is larger than any address.
+            let address = unsafe { read((&raw const storage).cast()) };
+            assert_eq!(address, Err(Errno(errno)));
+        }
     }
 }

@@ -7,17 +7,20 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softrdma::State;
-use softrdma::cm::{CmEvent, ConnectionParameters, EventChannel, EventKind, PortSpace};
+use softrdma::cm::{CmEvent, DatagramPeer, EventChannel, EventKind};
 
-use super::id::{own, publish, show, show_route};
+use super::id::{
+    Channel as ChannelOfId, Traits, own, port_space, publish, settle, show, show_route,
+};
 use super::pair;
 use crate::abi::rdma_cma::{
-    cm_event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+    cm_event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
 use crate::errno::Errno;
 use crate::guard::{Number, Pointer, caught, guard};
 use crate::log;
 use crate::object::{self, Public};
+use crate::verbs;
 
 /// What is behind an `rdma_event_channel`.
 pub struct Channel {
@@ -107,41 +110,55 @@ pub unsafe extern "C" fn softrdma_cm_descriptor(channel: *mut rdma_event_channel
     })
 }
 
-/// The channel that a call on this ID waits on; NULL if the program fetches events itself.
+/// The channel that a call on this ID is about to wait on; NULL if the program fetches events
+/// itself. The event of an earlier call has served its time.
 ///
 /// # Safety
 /// `id` is NULL or an ID.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn softrdma_cm_own_channel(id: *mut rdma_cm_id) -> *mut rdma_event_channel {
-    // SAFETY: the caller's promise.
-    unsafe { own(id) }.map_or(ptr::null_mut(), |part| part.own_channel)
+pub unsafe extern "C" fn softrdma_cm_waits_on(id: *mut rdma_cm_id) -> *mut rdma_event_channel {
+    let channel = caught(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let channel = own(id)?.own_channel();
+            if !channel.is_null() {
+                settle(id);
+            }
+            Ok(channel)
+        }
+    });
+    channel.unwrap_or(ptr::null_mut())
 }
 
-/// Keeps the event that a call on this ID waited for, in place of an earlier one, and says what it
-/// means for the call: 0, or −1 with `errno`.
+/// Keeps the event that a call on this ID waited for, and says what it means for the call: 0, or −1
+/// with `errno`.
 ///
 /// # Safety
 /// `id` is an ID with a channel of its own; `event` was fetched from it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn softrdma_cm_settle(
-    id: *mut rdma_cm_id,
-    event: *mut rdma_cm_event,
-) -> c_int {
+pub unsafe extern "C" fn softrdma_cm_keep(id: *mut rdma_cm_id, event: *mut rdma_cm_event) -> c_int {
     guard::<Number>(|| {
         // SAFETY: the caller's promise; the field is the library's to write.
         unsafe {
-            if !(*id).event.is_null() {
-                softrdma_rdma_ack_cm_event((*id).event);
-            }
+            settle(id);
             (*id).event = event;
-            let is_refusal = (*event).event == EventKind::Rejected as u32;
-            match (*event).status {
-                0 => Ok(0),
-                _ if is_refusal => Err(Errno(libc::ECONNREFUSED)),
-                status => Err(Errno(status.abs())),
-            }
+            verdict(event)
         }
     })
+}
+
+/// What an event means for the call that waited for it.
+///
+/// # Safety
+/// `event` was fetched.
+pub(super) unsafe fn verdict(event: *const rdma_cm_event) -> Result<c_int, Errno> {
+    // SAFETY: the caller's promise.
+    let (kind, status) = unsafe { ((*event).event, (*event).status) };
+    match status {
+        0 => Ok(0),
+        _ if kind == EventKind::Rejected as u32 => Err(Errno(libc::ECONNREFUSED)),
+        status => Err(Errno(status.abs())),
+    }
 }
 
 /// The event that a unit of that descriptor stands for; false if it was taken back, or is not the
@@ -247,7 +264,7 @@ unsafe fn convert(mut event: CmEvent) -> Result<(rdma_cm_event, Box<[u8]>), Errn
         listen_id: listener,
         event: kind as u32,
         status,
-        param: parameters(&event.parameters, &private_data),
+        param: parameters(&event, &private_data),
     };
     Ok((public, private_data))
 }
@@ -263,18 +280,31 @@ unsafe fn requested(
     // SAFETY: the caller's promise.
     unsafe {
         request.delivered();
-        let space = u16::try_from((*listener).ps)
-            .ok()
-            .and_then(PortSpace::from_code)
-            .ok_or(Errno::INVALID)?;
-        let channel = (*listener).channel;
-        let id = publish(
-            request,
-            channel,
-            ptr::null_mut(),
-            space,
-            (*listener).context,
-        )?;
+        let traits = Traits {
+            space: port_space((*listener).ps)?,
+            qp_type: (*listener).qp_type,
+            context: (*listener).context,
+        };
+        let waits = !own(listener)?.own_channel().is_null();
+        let given = if waits {
+            // each of them waits for its own
+            ptr::null_mut()
+        } else {
+            (*listener).channel
+        };
+        let channel = ChannelOfId::new(given)?;
+        let moved = if waits {
+            request.migrate(&events(channel.used)?).map_err(Errno::from)
+        } else {
+            Ok(())
+        };
+        let id = match moved.and_then(|()| publish(request, &channel, &traits)) {
+            Ok(id) => id,
+            Err(errno) => {
+                channel.give_back();
+                return Err(errno);
+            }
+        };
         if let Err(errno) = show_route(id) {
             super::id::softrdma_rdma_destroy_id(id);
             return Err(errno);
@@ -296,7 +326,8 @@ unsafe fn establish(id: *mut rdma_cm_id) -> Result<(), Errno> {
     Ok(())
 }
 
-fn parameters(from: &ConnectionParameters, private_data: &[u8]) -> cm_event_param {
+/// Of a datagram queue pair there is another member of the union, which begins in the same way.
+fn parameters(event: &CmEvent, private_data: &[u8]) -> cm_event_param {
     // SAFETY: plain numbers and NULL; the union is as large as its larger member.
     let mut param: cm_event_param = unsafe { zeroed() };
     let data: *const c_void = if private_data.is_empty() {
@@ -304,10 +335,26 @@ fn parameters(from: &ConnectionParameters, private_data: &[u8]) -> cm_event_para
     } else {
         private_data.as_ptr().cast()
     };
+    if event.kind == EventKind::User {
+        param.arg = event.argument;
+        return param;
+    }
+    // the longest field has 224
+    let length = private_data.len() as u8;
+    if let Some(DatagramPeer { address, qpn, qkey }) = event.datagram_peer {
+        param.ud = rdma_ud_param {
+            private_data: data,
+            private_data_len: length,
+            ah_attr: verbs::convert::ah_attr(&address),
+            qp_num: qpn,
+            qkey: qkey.0,
+        };
+        return param;
+    }
+    let from = &event.parameters;
     param.conn = rdma_conn_param {
         private_data: data,
-        // the longest field has 224
-        private_data_len: private_data.len() as u8,
+        private_data_len: length,
         responder_resources: from.responder_resources,
         initiator_depth: from.initiator_depth,
         flow_control: u8::from(from.flow_control),

@@ -3,15 +3,18 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::zeroed;
 use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 
 use libc::sockaddr;
+use softrdma::Transport;
 use softrdma::cm::{Id, PortSpace};
 
-use super::{address as convert, channel, devices};
-use crate::abi::constants::IBV_QPT_RC;
-use crate::abi::rdma_cma::{ibv_sa_path_rec, rdma_cm_id, rdma_event_channel};
-use crate::abi::verbs::ibv_gid;
+use super::{address as convert, channel, devices, info};
+use crate::abi::constants::{IBV_QPT_RC, IBV_QPT_UD};
+use crate::abi::rdma_cma::{ibv_sa_path_rec, rdma_addrinfo, rdma_cm_id, rdma_event_channel};
+use crate::abi::verbs::{ibv_gid, ibv_qp_init_attr};
 use crate::errno::Errno;
 use crate::guard::{Number, guard};
 use crate::log;
@@ -22,22 +25,24 @@ use crate::verbs::query::PORT;
 pub struct IdPart {
     pub(super) id: Id,
     /// The channel that was made for it, as the program gave none: then calls wait for their event.
-    pub(super) own_channel: *mut rdma_event_channel,
+    own_channel: AtomicPtr<rdma_event_channel>,
+    /// Of a listening endpoint: what the queue pairs of its requests are made of.
+    pub(super) template: OnceLock<ibv_qp_init_attr>,
+    /// What `rdma_resolve_addrinfo` found, until the program takes it.
+    pub(super) names: AtomicPtr<rdma_addrinfo>,
+}
+
+impl IdPart {
+    /// The channel that its calls wait on; NULL if the program fetches events itself.
+    pub(super) fn own_channel(&self) -> *mut rdma_event_channel {
+        self.own_channel.load(Ordering::Acquire)
+    }
 }
 
 impl Public for rdma_cm_id {
     type Whole = Self;
     type Private = IdPart;
 }
-
-/// Options of `rdma_set_option`, level `RDMA_OPTION_ID`.
-const OPTION_TOS: c_int = 0;
-const OPTION_REUSEADDR: c_int = 1;
-const OPTION_AFONLY: c_int = 2;
-const OPTION_ACK_TIMEOUT: c_int = 3;
-const LEVEL_ID: c_int = 0;
-/// The most that an acknowledgement timeout can be: 5 bits.
-const ACK_TIMEOUT_MAX: u8 = 31;
 
 /// The private part of an ID; EINVAL for NULL.
 ///
@@ -48,27 +53,119 @@ pub(super) unsafe fn own<'a>(id: *mut rdma_cm_id) -> Result<&'a IdPart, Errno> {
     unsafe { object::private(id) }
 }
 
-/// An ID as C has it.
+/// Acknowledges the event that the ID keeps from the last call that waited, if there is one.
 ///
 /// # Safety
-/// `channel` is a channel.
-pub(super) unsafe fn publish(
+/// `id` is an ID, and the program no longer looks at the event.
+pub(super) unsafe fn settle(id: *mut rdma_cm_id) {
+    // SAFETY: the caller's promise; the field is the library's to write.
+    unsafe {
+        if !(*id).event.is_null() {
+            channel::softrdma_rdma_ack_cm_event((*id).event);
+            (*id).event = ptr::null_mut();
+        }
+    }
+}
+
+/// What an ID has from its beginning.
+pub(super) struct Traits {
+    pub space: PortSpace,
+    pub qp_type: c_uint,
+    pub context: *mut c_void,
+}
+
+/// The channel of an ID: the program's, or one of its own if that is NULL.
+pub(super) struct Channel {
+    pub used: *mut rdma_event_channel,
+    own: *mut rdma_event_channel,
+}
+
+impl Channel {
+    pub(super) fn new(given: *mut rdma_event_channel) -> Result<Self, Errno> {
+        let own = if given.is_null() {
+            channel::create()?
+        } else {
+            ptr::null_mut()
+        };
+        let used = if given.is_null() { own } else { given };
+        Ok(Self { used, own })
+    }
+
+    /// An ID that could not be made needs none.
+    ///
+    /// # Safety
+    /// Nobody uses it.
+    pub(super) unsafe fn give_back(self) {
+        // SAFETY: the caller's promise; of NULL nothing.
+        unsafe { channel::destroy(self.own) };
+    }
+}
+
+/// An ID as C has it.
+pub(super) fn publish(
     id: Id,
-    channel: *mut rdma_event_channel,
-    own_channel: *mut rdma_event_channel,
-    space: PortSpace,
-    context: *mut c_void,
+    channel: &Channel,
+    traits: &Traits,
 ) -> Result<*mut rdma_cm_id, Errno> {
     // SAFETY: NULL pointers, zero numbers, no addresses.
     let mut public: rdma_cm_id = unsafe { zeroed() };
-    public.channel = channel;
-    public.context = context;
-    public.ps = space as c_uint;
-    public.qp_type = IBV_QPT_RC;
-    let made = object::publish(public, IdPart { id, own_channel });
+    public.channel = channel.used;
+    public.context = traits.context;
+    public.ps = traits.space as c_uint;
+    public.qp_type = traits.qp_type;
+    let part = IdPart {
+        id,
+        own_channel: AtomicPtr::new(channel.own),
+        template: OnceLock::new(),
+        names: AtomicPtr::default(),
+    };
+    let made = object::publish(public, part);
     // SAFETY: made on the line above.
     unsafe { own(made)? }.id.set_cookie(made as u64);
     Ok(made)
+}
+
+/// The port space with this number; EINVAL for others.
+pub(super) fn port_space(number: c_uint) -> Result<PortSpace, Errno> {
+    let code = u16::try_from(number).ok();
+    code.and_then(PortSpace::from_code).ok_or(Errno::INVALID)
+}
+
+/// The type of queue pair that a port space is for, where it is for one.
+fn usual_type(space: PortSpace) -> c_uint {
+    match space {
+        PortSpace::Tcp | PortSpace::Ib => IBV_QPT_RC,
+        PortSpace::Udp | PortSpace::IpOverIb => IBV_QPT_UD,
+    }
+}
+
+/// Makes an ID.
+///
+/// # Safety
+/// `channel` is NULL or a channel.
+pub(super) unsafe fn create(
+    channel: *mut rdma_event_channel,
+    traits: &Traits,
+) -> Result<*mut rdma_cm_id, Errno> {
+    // only the port space of InfiniBand leaves it to the program
+    let kind = match traits.space {
+        PortSpace::Ib => traits.qp_type,
+        other => usual_type(other),
+    };
+    let transport = match kind {
+        IBV_QPT_UD => Transport::Ud,
+        _ => Transport::Rc,
+    };
+    let channel = Channel::new(channel)?;
+    // SAFETY: the caller's promise, or it was just made.
+    let made = unsafe { channel::events(channel.used) }
+        .and_then(|events| Ok(Id::with_transport(&events, traits.space, transport)?))
+        .and_then(|id| publish(id, &channel, traits));
+    if made.is_err() {
+        // SAFETY: there is no ID that could use it.
+        unsafe { channel.give_back() };
+    }
+    made
 }
 
 /// `rdma_create_id`.
@@ -84,39 +181,17 @@ pub unsafe extern "C" fn softrdma_rdma_create_id(
 ) -> c_int {
     log::start();
     guard::<Number>(|| {
-        let space = u16::try_from(space)
-            .ok()
-            .and_then(PortSpace::from_code)
-            .ok_or(Errno(libc::EPROTONOSUPPORT))?;
-        if !matches!(space, PortSpace::Tcp | PortSpace::Ib) {
-            return Err(Errno::unsupported("a port space of datagrams"));
-        }
+        let space = port_space(space)?;
         if to.is_null() {
             return Err(Errno::INVALID);
         }
-        // SAFETY: the caller's promise; a channel made here is freed with the ID, or here.
-        unsafe {
-            let own_channel = if channel.is_null() {
-                channel::create()?
-            } else {
-                ptr::null_mut()
-            };
-            let channel = if channel.is_null() {
-                own_channel
-            } else {
-                channel
-            };
-            let made = channel::events(channel)
-                .and_then(|events| Ok(Id::new(&events, space)?))
-                .and_then(|id| publish(id, channel, own_channel, space, context));
-            match made {
-                Ok(id) => to.write(id),
-                Err(errno) => {
-                    channel::destroy(own_channel);
-                    return Err(errno);
-                }
-            }
-        }
+        let traits = Traits {
+            space,
+            qp_type: usual_type(space),
+            context,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { to.write(create(channel, &traits)?) };
         Ok(0)
     })
 }
@@ -130,12 +205,10 @@ pub unsafe extern "C" fn softrdma_rdma_destroy_id(id: *mut rdma_cm_id) -> c_int 
     guard::<Number>(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            let own_channel = own(id)?.own_channel;
-            if !(*id).event.is_null() {
-                channel::softrdma_rdma_ack_cm_event((*id).event);
-                (*id).event = ptr::null_mut();
-            }
+            let own_channel = own(id)?.own_channel();
+            settle(id);
             own(id)?.id.destroy();
+            info::softrdma_rdma_freeaddrinfo(own(id)?.names.load(Ordering::Acquire));
             let path = (*id).route.path_rec;
             object::withdraw(id, || ())?;
             libc::free(path.cast());
@@ -218,7 +291,8 @@ pub unsafe extern "C" fn softrdma_rdma_listen(id: *mut rdma_cm_id, backlog: c_in
     })
 }
 
-/// `rdma_migrate_id`: its events come through another channel, or one of its own.
+/// `rdma_migrate_id`: its events come through another channel, or through one of its own, so that
+/// calls wait from now on. Waits until the events that the program got are acknowledged.
 ///
 /// # Safety
 /// `id` is NULL or an ID; `channel` is NULL or a channel.
@@ -231,58 +305,20 @@ pub unsafe extern "C" fn softrdma_rdma_migrate_id(
         // SAFETY: the caller's promise.
         unsafe {
             let part = own(id)?;
-            if channel.is_null() || !part.own_channel.is_null() {
-                return Err(Errno::unsupported(
-                    "an ID that changes between waiting and events",
-                ));
+            let before = part.own_channel();
+            if channel.is_null() && !before.is_null() {
+                return Err(Errno::INVALID);
             }
-            part.id.migrate(&channel::events(channel)?)?;
-            (*id).channel = channel;
-        }
-        Ok(0)
-    })
-}
-
-/// `rdma_set_option`.
-///
-/// # Safety
-/// `id` is NULL or an ID; `value` is NULL or valid for `length` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn softrdma_rdma_set_option(
-    id: *mut rdma_cm_id,
-    level: c_int,
-    option: c_int,
-    value: *mut c_void,
-    length: usize,
-) -> c_int {
-    guard::<Number>(|| {
-        // SAFETY: the caller's promise.
-        let part = unsafe { own(id)? };
-        if level != LEVEL_ID || !(OPTION_TOS..=OPTION_ACK_TIMEOUT).contains(&option) {
-            return Err(Errno(libc::ENOSYS));
-        }
-        let is_flag = matches!(option, OPTION_REUSEADDR | OPTION_AFONLY);
-        let size = if is_flag { size_of::<c_int>() } else { 1 };
-        if value.is_null() || length != size {
-            return Err(Errno::INVALID);
-        }
-        // SAFETY: the caller's promise: there are so many bytes.
-        let (byte, flag) = unsafe {
-            if is_flag {
-                (0, value.cast::<c_int>().read_unaligned() != 0)
-            } else {
-                (value.cast::<u8>().read(), false)
+            let to = Channel::new(channel)?;
+            settle(id);
+            if let Err(error) = part.id.migrate(&channel::events(to.used)?) {
+                to.give_back();
+                return Err(error.into());
             }
-        };
-        if option == OPTION_ACK_TIMEOUT && byte > ACK_TIMEOUT_MAX {
-            return Err(Errno::INVALID);
+            part.own_channel.store(to.own, Ordering::Release);
+            (*id).channel = to.used;
+            channel::destroy(before);
         }
-        part.id.set_options(|options| match option {
-            OPTION_TOS => options.traffic_class = byte,
-            OPTION_REUSEADDR => options.reuse_address = flag,
-            OPTION_AFONLY => options.family_only = flag,
-            _ => options.ack_timeout = byte,
-        })?;
         Ok(0)
     })
 }

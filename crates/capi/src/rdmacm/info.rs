@@ -1,60 +1,182 @@
 //! `rdma_getaddrinfo`: names to addresses, as `getaddrinfo` knows them, and what port space and
 //! queue pair go with them.
+//!
+//! Looking names up can take long and be cancelled: `shim/blocking.c` does it, between the two
+//! functions here that say what to look for and what was found.
 
-use core::ffi::{c_char, c_int, c_uint};
+use core::ffi::{c_int, c_uint};
 use core::mem::zeroed;
 use core::ptr;
+use core::sync::atomic::Ordering;
 
 use libc::{addrinfo, sockaddr, socklen_t};
-use softrdma::cm::PortSpace;
+use softrdma::cm::{EventKind, PortSpace};
 
-use crate::abi::constants::{IBV_QPT_RC, IBV_QPT_UD};
-use crate::abi::rdma_cma::rdma_addrinfo;
+use super::address::AF_IB;
+use super::id::own;
+use crate::abi::constants::{
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND,
+};
+use crate::abi::rdma_cma::{rdma_addrinfo, rdma_cm_id};
 use crate::errno::Errno;
+use crate::guard::{Number, guard};
 
-/// Flags of `ai_flags`: for a listener, numbers only, and whether a family is given.
+/// Flags of `ai_flags`: for a listener, numbers only, and InfiniBand's directory.
 const PASSIVE: c_int = 0x1;
 const NUMERIC_HOST: c_int = 0x2;
-const FAMILY: c_int = 0x8;
+const SUBNET_ADMINISTRATION: c_int = 0x10;
 
-/// `rdma_getaddrinfo`: one address. 0, an `EAI_` code, or −1 with `errno`.
+/// What to look for. 0; or an `EAI_` code, for what RoCE does not have.
 ///
 /// # Safety
-/// The texts and `hints` are NULL or valid; `result` is NULL or valid for a write.
+/// `asked` is NULL or valid; `hints` is valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn softrdma_rdma_getaddrinfo(
-    node: *const c_char,
-    service: *const c_char,
-    hints: *const rdma_addrinfo,
-    result: *mut *mut rdma_addrinfo,
+pub unsafe extern "C" fn softrdma_cm_addrinfo_hints(
+    asked: *const rdma_addrinfo,
+    hints: *mut addrinfo,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; zeros are no hints.
     unsafe {
-        if result.is_null() || (node.is_null() && service.is_null() && hints.is_null()) {
-            Errno::INVALID.set();
-            return -1;
-        }
-        let asked: rdma_addrinfo = if hints.is_null() {
+        let asked = if asked.is_null() {
             zeroed()
         } else {
-            hints.read()
+            asked.read()
         };
-        let info = make(&asked);
-        if info.is_null() {
-            return -1;
+        if asked.ai_family == AF_IB {
+            return libc::EAI_FAMILY;
         }
-        let answer = if node.is_null() && service.is_null() {
-            0
-        } else {
-            look_up(node, service, &asked, info)
-        };
-        if answer == 0 && copy_source(&asked, info) {
-            result.write(info);
-            return 0;
-        }
-        softrdma_rdma_freeaddrinfo(info);
-        if answer == 0 { -1 } else { answer }
+        hints.write(lookup(&asked));
     }
+    0
+}
+
+/// The answer made of what was found: the first of it. 0, or −1 with `errno`.
+///
+/// # Safety
+/// `asked` is NULL or valid; `found` is NULL, if nothing was looked for, or from `getaddrinfo`; `to`
+/// is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softrdma_cm_addrinfo(
+    asked: *const rdma_addrinfo,
+    found: *const addrinfo,
+    to: *mut *mut rdma_addrinfo,
+) -> c_int {
+    guard::<Number>(|| {
+        // SAFETY: the caller's promise; zeros are no hints, and an empty answer.
+        unsafe {
+            let asked: rdma_addrinfo = if asked.is_null() {
+                zeroed()
+            } else {
+                asked.read()
+            };
+            if asked.ai_flags & SUBNET_ADMINISTRATION != 0 {
+                return Err(Errno::UNSUPPORTED);
+            }
+            let info: *mut rdma_addrinfo = libc::calloc(1, size_of::<rdma_addrinfo>()).cast();
+            if info.is_null() {
+                return Err(Errno(libc::ENOMEM));
+            }
+            let filled = if found.is_null() {
+                repeat(&asked, info)
+            } else {
+                translate(&asked, &found.read(), info)
+            };
+            let filled = filled.and_then(|()| {
+                if (*info).ai_src_len != 0 {
+                    return Ok(());
+                }
+                (*info).ai_src_len = asked.ai_src_len;
+                copy(
+                    asked.ai_src_addr,
+                    asked.ai_src_len,
+                    &raw mut (*info).ai_src_addr,
+                )
+            });
+            if let Err(errno) = filled {
+                softrdma_rdma_freeaddrinfo(info);
+                return Err(errno);
+            }
+            to.write(info);
+        }
+        Ok(0)
+    })
+}
+
+/// What `rdma_resolve_addrinfo` does before it looks names up.
+///
+/// # Safety
+/// `id` is NULL or an ID; `asked` is NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softrdma_cm_begin_addrinfo(
+    id: *mut rdma_cm_id,
+    asked: *const rdma_addrinfo,
+) -> c_int {
+    guard::<Number>(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let part = own(id)?;
+            if !asked.is_null() && (*asked).ai_flags & SUBNET_ADMINISTRATION != 0 {
+                return Err(Errno::UNSUPPORTED);
+            }
+            if !part.names.load(Ordering::Acquire).is_null() {
+                return Err(Errno(libc::EBUSY));
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// The other half: keeps what was found, and queues the event that says so.
+///
+/// # Safety
+/// `id` is an ID; `info` is from `rdma_getaddrinfo`, and the ID's from now on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softrdma_cm_end_addrinfo(
+    id: *mut rdma_cm_id,
+    info: *mut rdma_addrinfo,
+) -> c_int {
+    guard::<Number>(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let part = own(id)?;
+            let none = ptr::null_mut();
+            let kept = part
+                .names
+                .compare_exchange(none, info, Ordering::AcqRel, Ordering::Acquire);
+            if kept.is_err() {
+                softrdma_rdma_freeaddrinfo(info);
+                return Err(Errno(libc::EBUSY));
+            }
+            part.id.tell(EventKind::AddressInfoResolved, 0, 0)?;
+        }
+        Ok(0)
+    })
+}
+
+/// `rdma_query_addrinfo`: hands out what `rdma_resolve_addrinfo` found, once.
+///
+/// # Safety
+/// `id` is NULL or an ID; `to` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn softrdma_rdma_query_addrinfo(
+    id: *mut rdma_cm_id,
+    to: *mut *mut rdma_addrinfo,
+) -> c_int {
+    guard::<Number>(|| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let part = own(id)?;
+            if to.is_null() {
+                return Err(Errno::INVALID);
+            }
+            let info = part.names.swap(ptr::null_mut(), Ordering::AcqRel);
+            if info.is_null() {
+                return Err(Errno(libc::ENOENT));
+            }
+            to.write(info);
+        }
+        Ok(0)
+    })
 }
 
 /// `rdma_freeaddrinfo`.
@@ -79,112 +201,108 @@ pub unsafe extern "C" fn softrdma_rdma_freeaddrinfo(mut info: *mut rdma_addrinfo
     }
 }
 
-/// An answer without addresses: what the program leaves open follows from what it gives.
-fn make(asked: &rdma_addrinfo) -> *mut rdma_addrinfo {
-    // SAFETY: plain allocation; zeros are an empty answer.
-    let info: *mut rdma_addrinfo = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) }.cast();
-    if info.is_null() {
-        return info;
+/// The same question to the C library. A queue pair is like a kind of socket, a port space like a
+/// protocol.
+fn lookup(asked: &rdma_addrinfo) -> addrinfo {
+    // SAFETY: zeros are no hints.
+    let mut hints: addrinfo = unsafe { zeroed() };
+    for (flag, meaning) in [
+        (PASSIVE, libc::AI_PASSIVE),
+        (NUMERIC_HOST, libc::AI_NUMERICHOST),
+    ] {
+        if asked.ai_flags & flag != 0 {
+            hints.ai_flags |= meaning;
+        }
     }
-    let is_datagram = match asked.ai_port_space {
-        0 => asked.ai_qp_type as c_uint == IBV_QPT_UD,
-        space => space == PortSpace::Udp as c_int || space == PortSpace::IpOverIb as c_int,
+    hints.ai_family = asked.ai_family;
+    hints.ai_socktype = match asked.ai_qp_type as c_uint {
+        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => libc::SOCK_STREAM,
+        IBV_QPT_UD => libc::SOCK_DGRAM,
+        _ => 0,
     };
+    let space = u16::try_from(asked.ai_port_space).ok();
+    hints.ai_protocol = match space.and_then(PortSpace::from_code) {
+        Some(PortSpace::Tcp) => libc::IPPROTO_TCP,
+        Some(PortSpace::Udp | PortSpace::IpOverIb) => libc::IPPROTO_UDP,
+        Some(PortSpace::Ib) | None => 0,
+    };
+    hints
+}
+
+/// An answer that says what was found; what the program leaves open follows from it.
+///
+/// # Safety
+/// `found` is an entry of `getaddrinfo`; `info` is an empty answer.
+unsafe fn translate(
+    asked: &rdma_addrinfo,
+    found: &addrinfo,
+    info: *mut rdma_addrinfo,
+) -> Result<(), Errno> {
+    let is_datagram = found.ai_socktype == libc::SOCK_DGRAM;
     let (space, kind) = if is_datagram {
         (PortSpace::Udp, IBV_QPT_UD)
     } else {
         (PortSpace::Tcp, IBV_QPT_RC)
     };
     let or = |given: c_int, otherwise: c_int| if given == 0 { otherwise } else { given };
-    // SAFETY: just allocated.
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*info).ai_flags = asked.ai_flags & PASSIVE;
+        (*info).ai_family = found.ai_family;
+        (*info).ai_qp_type = or(asked.ai_qp_type, kind as c_int);
+        (*info).ai_port_space = or(asked.ai_port_space, space as c_int);
+        let length = found.ai_addrlen;
+        if asked.ai_flags & PASSIVE != 0 {
+            (*info).ai_src_len = length;
+            copy(found.ai_addr, length, &raw mut (*info).ai_src_addr)
+        } else {
+            (*info).ai_dst_len = length;
+            copy(found.ai_addr, length, &raw mut (*info).ai_dst_addr)
+        }
+    }
+}
+
+/// An answer that says what was asked: there are no names to look up.
+///
+/// # Safety
+/// The address in `asked` is valid; `info` is an empty answer.
+unsafe fn repeat(asked: &rdma_addrinfo, info: *mut rdma_addrinfo) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
     unsafe {
         (*info).ai_flags = asked.ai_flags;
         (*info).ai_family = asked.ai_family;
-        (*info).ai_qp_type = or(asked.ai_qp_type, kind as c_int);
-        (*info).ai_port_space = or(asked.ai_port_space, space as c_int);
-    }
-    info
-}
-
-/// Asks the C library, for the source of a listener and the destination of anybody else.
-///
-/// # Safety
-/// The texts are NULL or valid; `info` is an answer.
-unsafe fn look_up(
-    node: *const c_char,
-    service: *const c_char,
-    asked: &rdma_addrinfo,
-    info: *mut rdma_addrinfo,
-) -> c_int {
-    // SAFETY: zeros are no hints.
-    let mut hints: addrinfo = unsafe { zeroed() };
-    let has = |flag| asked.ai_flags & flag != 0;
-    for (flag, meaning) in [
-        (PASSIVE, libc::AI_PASSIVE),
-        (NUMERIC_HOST, libc::AI_NUMERICHOST),
-    ] {
-        if has(flag) {
-            hints.ai_flags |= meaning;
-        }
-    }
-    if has(FAMILY) {
-        hints.ai_family = asked.ai_family;
-    }
-    // one answer for an address, not one for each kind of socket
-    hints.ai_socktype = libc::SOCK_STREAM;
-    let mut found = ptr::null_mut();
-    // SAFETY: the caller's promise; what is found is freed on all ways.
-    unsafe {
-        let answer = libc::getaddrinfo(node, service, &raw const hints, &raw mut found);
-        if answer != 0 {
-            return answer;
-        }
-        (*info).ai_family = (*found).ai_family;
-        let address = copy((*found).ai_addr, (*found).ai_addrlen);
-        if has(PASSIVE) {
-            ((*info).ai_src_addr, (*info).ai_src_len) = (address, (*found).ai_addrlen);
-        } else {
-            ((*info).ai_dst_addr, (*info).ai_dst_len) = (address, (*found).ai_addrlen);
-        }
-        libc::freeaddrinfo(found);
-        if address.is_null() {
-            return libc::EAI_MEMORY;
-        }
-    }
-    0
-}
-
-/// Takes over the source that a program gives; false with `errno` without memory.
-///
-/// # Safety
-/// The addresses of `asked` are valid; `info` is an answer.
-unsafe fn copy_source(asked: &rdma_addrinfo, info: *mut rdma_addrinfo) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if asked.ai_src_addr.is_null() || !(*info).ai_src_addr.is_null() {
-            return true;
-        }
-        let address = copy(asked.ai_src_addr, asked.ai_src_len);
-        ((*info).ai_src_addr, (*info).ai_src_len) = (address, asked.ai_src_len);
-        if (*info).ai_family == 0 && !address.is_null() {
-            (*info).ai_family = c_int::from((*address).sa_family);
-        }
-        !address.is_null()
+        (*info).ai_qp_type = asked.ai_qp_type;
+        (*info).ai_port_space = asked.ai_port_space;
+        (*info).ai_dst_len = asked.ai_dst_len;
+        copy(
+            asked.ai_dst_addr,
+            asked.ai_dst_len,
+            &raw mut (*info).ai_dst_addr,
+        )
     }
 }
 
-/// A copy of an address in memory of its own; NULL with `errno` without any.
+/// Copies an address, if there is one, into memory of its own.
 ///
 /// # Safety
-/// `from` is valid for `length` bytes.
-unsafe fn copy(from: *const sockaddr, length: socklen_t) -> *mut sockaddr {
+/// `from` is NULL or valid for `length` bytes; `to` is valid for a write.
+unsafe fn copy(
+    from: *const sockaddr,
+    length: socklen_t,
+    to: *mut *mut sockaddr,
+) -> Result<(), Errno> {
     let length = length as usize;
+    if from.is_null() || length == 0 {
+        return Ok(());
+    }
     // SAFETY: the caller's promise; an allocation of that size.
     unsafe {
-        let to: *mut u8 = libc::malloc(length.max(1)).cast();
-        if !to.is_null() {
-            ptr::copy_nonoverlapping(from.cast(), to, length);
+        let memory: *mut u8 = libc::malloc(length).cast();
+        if memory.is_null() {
+            return Err(Errno(libc::ENOMEM));
         }
-        to.cast()
+        ptr::copy_nonoverlapping(from.cast(), memory, length);
+        to.write(memory.cast());
     }
+    Ok(())
 }

@@ -4,9 +4,10 @@ use core::ffi::{c_int, c_uint};
 use core::ptr;
 
 use softrdma::State;
+use softrdma::cm::Enhancements;
 
 use super::id::{IdPart, own};
-use crate::abi::constants::{IBV_QP_INIT_ATTR_PD, IBV_QPT_RC};
+use crate::abi::constants::{IBV_QP_INIT_ATTR_PD, IBV_QPT_UD};
 use crate::abi::rdma_cma::rdma_cm_id;
 use crate::abi::verbs::{
     ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
@@ -138,7 +139,7 @@ unsafe fn usable_domain(id: *mut rdma_cm_id, pd: *mut ibv_pd) -> Result<*mut ibv
     // SAFETY: the caller's promise.
     unsafe {
         own(id)?;
-        if (*id).verbs.is_null() || !(*id).qp.is_null() || (*id).qp_type != IBV_QPT_RC {
+        if (*id).verbs.is_null() || !(*id).qp.is_null() {
             return Err(Errno::INVALID);
         }
         let pd = if pd.is_null() { (*id).pd } else { pd };
@@ -228,7 +229,8 @@ pub(super) unsafe fn destroy_queues(id: *mut rdma_cm_id) {
     }
 }
 
-/// Gives the ID its queue pair, in INIT: receives can be posted from now on.
+/// Gives the ID its queue pair: in INIT, where receives can be posted, or ready for use if it waits
+/// for no peer.
 ///
 /// # Safety
 /// `id` is an ID; `pair` is NULL with `errno`, or a new queue pair.
@@ -242,7 +244,13 @@ unsafe fn adopt(id: *mut rdma_cm_id, pd: *mut ibv_pd, pair: *mut ibv_qp) -> Resu
         }
         (*id).qp = pair;
         (*id).pd = pd;
-        let moved = advance(id, State::Init);
+        // of queue pairs here there are none, whatever the program said before
+        own(id)?.id.set_enhancements(Enhancements::default())?;
+        let moved = if (*id).qp_type == IBV_QPT_UD {
+            connect(id)
+        } else {
+            advance(id, State::Init)
+        };
         if moved.is_err() {
             softrdma_rdma_destroy_qp(id);
         }
@@ -269,7 +277,8 @@ pub(super) unsafe fn advance(id: *mut rdma_cm_id, state: State) -> Result<(), Er
     }
 }
 
-/// Moves the queue pair to RTS: access rights as they are now known, the peer, then sending.
+/// Moves the queue pair to RTS: access rights as they are now known or the key, the peer, then
+/// sending.
 ///
 /// # Safety
 /// `id` is an ID.

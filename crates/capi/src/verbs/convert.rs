@@ -239,7 +239,8 @@ pub fn address_vector(from: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     })
 }
 
-fn ah_attr(from: &AddressVector) -> ibv_ah_attr {
+/// The same as C has it.
+pub fn ah_attr(from: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: from.dest.0 },

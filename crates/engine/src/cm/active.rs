@@ -6,7 +6,7 @@ use wire::mad::{Answered, Bits, CommId, Mra, Padded, Rep, Rtu};
 
 use super::connection::{Common, Context, State};
 use super::event::{CmEventKind, ConnectResponse, RemoteQueuePair};
-use super::options::ConnectRequest;
+use super::options::{ConnectRequest, Enhancements};
 use super::reject::{Refusal, Refused};
 use super::release::Established;
 use super::retry::{Expired, Resend, Schedule, ack_timeout, duration};
@@ -38,15 +38,15 @@ impl ReqSent {
         let mut req = request.message(cx.config);
         req.local_id = cx.common.local_id;
         cx.common.time_wait = duration(req.primary.ack_timeout);
-        let mad = cx.send(req);
+        let mad = cx.send_enhanced(req, request.enhancements.options);
         State::ReqSent(Self {
             resend: Resend::new(cx, mad),
             packet_life: request.packet_life,
         })
     }
 
-    /// The peer accepts.
-    pub fn rep(self, cx: &mut Context<'_>, rep: &Rep) -> State {
+    /// The peer accepts; `options` are those of its enhancements.
+    pub fn rep(self, cx: &mut Context<'_>, rep: &Rep, options: u32) -> State {
         let ack_timeout = ack_timeout(self.packet_life, rep.target_ack_delay);
         cx.common.remote_id = rep.local_id;
         cx.common.remote_guid = rep.local_guid;
@@ -65,6 +65,10 @@ impl ReqSent {
                 has_srq: rep.has_srq,
             },
             ack_timeout,
+            enhancements: Enhancements {
+                vendor: rep.vendor(),
+                options,
+            },
             private_data: rep.private_data,
         })));
         State::RepReceived(RepReceived)

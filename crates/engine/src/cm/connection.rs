@@ -179,12 +179,7 @@ pub(super) struct Output {
 
 impl Output {
     /// Puts a datagram into the queue.
-    pub fn send(&mut self, path: Path, transaction: TransactionId, message: Message) -> MadBytes {
-        let mad = Mad {
-            transaction,
-            modifier: 0,
-            message,
-        };
+    pub fn send(&mut self, path: Path, mad: Mad) -> MadBytes {
         let mad = Box::new(mad.to_bytes());
         self.transmit.push_back(Outgoing {
             path,
@@ -208,9 +203,24 @@ impl Context<'_> {
         self.send_in(self.common.transaction, message)
     }
 
+    /// The same with the options of the device's enhancements.
+    pub fn send_enhanced(&mut self, message: impl Into<Message>, options: u32) -> MadBytes {
+        let mad = Mad {
+            transaction: self.common.transaction,
+            modifier: options,
+            message: message.into(),
+        };
+        self.out.send(self.common.path, mad)
+    }
+
     /// Sends a message of another exchange.
     pub fn send_in(&mut self, transaction: TransactionId, message: impl Into<Message>) -> MadBytes {
-        self.out.send(self.common.path, transaction, message.into())
+        let mad = Mad {
+            transaction,
+            modifier: 0,
+            message: message.into(),
+        };
+        self.out.send(self.common.path, mad)
     }
 
     /// Sends what was sent before.

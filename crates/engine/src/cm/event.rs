@@ -5,6 +5,7 @@ use wire::mad::{
 };
 use wire::{Mtu, Psn, QKey, Qpn};
 
+use super::options::Enhancements;
 use crate::path::Path;
 
 /// Something happened to a connection.
@@ -86,6 +87,8 @@ pub struct IncomingConnect {
     pub retry_count: Bits<3>,
     /// The own timeout: 4.096 µs · 2^n.
     pub ack_timeout: Bits<5>,
+    /// What the peer's device offers beyond the standard.
+    pub enhancements: Enhancements,
     /// The consumer's, behind the header of the RDMA IP CM service.
     pub private_data: Padded<92>,
 }
@@ -97,6 +100,8 @@ pub struct ConnectResponse {
     pub remote: RemoteQueuePair,
     /// The own timeout: 4.096 µs · 2^n.
     pub ack_timeout: Bits<5>,
+    /// What the peer chose of the own offer.
+    pub enhancements: Enhancements,
     /// The consumer's.
     pub private_data: Padded<196>,
 }

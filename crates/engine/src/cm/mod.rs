@@ -49,7 +49,9 @@ pub use event::{
     CmEvent, CmEventKind, ConnectResponse, IncomingConnect, IncomingSidr, Rejection,
     RemoteQueuePair, SidrResponse,
 };
-pub use options::{Accept, Config, ConnectRequest, LocalQueuePair, SidrAnswer, SidrRequest};
+pub use options::{
+    Accept, Config, ConnectRequest, Enhancements, LocalQueuePair, SidrAnswer, SidrRequest,
+};
 pub use receive::MadOutcome;
 pub use reject::Refusal;
 pub use retry::{ack_timeout, duration};

@@ -37,6 +37,17 @@ impl Config {
     }
 }
 
+/// What one vendor's devices can do beyond the standard: in REQ an offer, in REP what was chosen.
+/// Nothing here looks at it. spec: IBA 12.7 (VendorID); the options are in the attribute modifier, as
+/// Linux has it
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Enhancements {
+    /// Whose they are; 0 without any.
+    pub vendor: Bits<24>,
+    /// Which ones.
+    pub options: u32,
+}
+
 /// This side's queue pair and what it offers. The device moves the queue pair itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalQueuePair {
@@ -82,6 +93,8 @@ pub struct ConnectRequest {
     pub response_timeout: Bits<5>,
     /// How often either side sends a message again.
     pub cm_retries: Bits<4>,
+    /// What the device offers beyond the standard.
+    pub enhancements: Enhancements,
     /// The consumer's, behind the header of the RDMA IP CM service.
     pub private_data: Padded<92>,
 }
@@ -100,6 +113,7 @@ impl ConnectRequest {
             packet_life: Bits::truncated(16),
             response_timeout: Bits::truncated(20),
             cm_retries: Bits::MAX,
+            enhancements: Enhancements::default(),
             private_data: Padded::default(),
         }
     }
@@ -112,6 +126,7 @@ impl ConnectRequest {
         let lid = if is_subnet_local { 0 } else { 0xffff };
         Req {
             service: self.service,
+            vendor: self.enhancements.vendor,
             local_guid: local.guid,
             local_qpn: local.qpn,
             responder_resources: local.responder_resources,
@@ -151,6 +166,8 @@ impl ConnectRequest {
 pub struct Accept {
     /// This side. The depth and resources are what both sides will have.
     pub local: LocalQueuePair,
+    /// What was chosen of the peer's offer.
+    pub enhancements: Enhancements,
     /// The consumer's.
     pub private_data: Padded<196>,
 }
@@ -159,6 +176,8 @@ impl Accept {
     /// The message, but for the communication IDs.
     pub(super) fn message(&self, config: &Config) -> Rep {
         let local = &self.local;
+        let vendor = self.enhancements.vendor.get();
+        let [_, vendor_high, vendor_middle, vendor_low] = vendor.to_be_bytes();
         Rep {
             local_qpn: local.qpn,
             starting_psn: local.starting_psn,
@@ -169,6 +188,9 @@ impl Accept {
             rnr_retry_count: local.rnr_retry_count,
             has_srq: local.has_srq,
             local_guid: local.guid,
+            vendor_high,
+            vendor_middle,
+            vendor_low,
             private_data: self.private_data,
             ..Rep::default()
         }

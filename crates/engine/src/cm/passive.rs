@@ -7,7 +7,7 @@ use wire::mad::{Answered, Bits, CommId, Mra, Padded, Req, Rtu, TransactionId};
 
 use super::connection::{Common, Context, State, path_back};
 use super::event::{CmEventKind, IncomingConnect, RemoteQueuePair};
-use super::options::Accept;
+use super::options::{Accept, Enhancements};
 use super::reject::{Refusal, Refused};
 use super::release::{DreqReceived, Established};
 use super::retry::{Expired, Resend, Schedule, ack_timeout, duration};
@@ -39,8 +39,8 @@ impl ReqReceived {
         }
     }
 
-    /// Tells the program.
-    pub fn start(cx: &mut Context<'_>, req: &Req, mtu: Mtu) -> State {
+    /// Tells the program; `options` are those of the peer's enhancements.
+    pub fn start(cx: &mut Context<'_>, req: &Req, mtu: Mtu, options: u32) -> State {
         let primary = &req.primary;
         // the peer's timeout is made of the packets' life and of our delay
         let packet_life = Bits::saturating(primary.ack_timeout.get().saturating_sub(1));
@@ -69,6 +69,10 @@ impl ReqReceived {
             mtu,
             retry_count: req.retry_count,
             ack_timeout: ack_timeout(packet_life, cx.config.ack_delay),
+            enhancements: Enhancements {
+                vendor: req.vendor,
+                options,
+            },
             private_data: req.private_data,
         })));
         State::ReqReceived(Self)
@@ -92,7 +96,7 @@ impl ReqReceived {
         let mut rep = accept.message(cx.config);
         rep.local_id = cx.common.local_id;
         rep.remote_id = cx.common.remote_id;
-        let mad = cx.send(rep);
+        let mad = cx.send_enhanced(rep, accept.enhancements.options);
         State::RepSent(RepSent {
             resend: Resend::new(cx, mad),
         })

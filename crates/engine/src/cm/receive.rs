@@ -43,6 +43,8 @@ pub enum MadOutcome {
 struct Arrival<'a> {
     now: Instant,
     transaction: TransactionId,
+    /// The attribute modifier: options of the peer's enhancements.
+    options: u32,
     meta: &'a PathMeta,
 }
 
@@ -58,6 +60,7 @@ impl Cm {
         let arrival = Arrival {
             now,
             transaction: mad.transaction,
+            options: mad.modifier,
             meta,
         };
         match &mad.message {
@@ -105,7 +108,7 @@ impl Cm {
         let place = self.enter_backlog(req.service);
         let common = |id| ReqReceived::common(id, arrival.transaction, req, arrival.meta);
         self.begin(arrival.now, place, common, |cx| {
-            ReqReceived::start(cx, req, mtu)
+            ReqReceived::start(cx, req, mtu, arrival.options)
         });
         MadOutcome::Taken
     }
@@ -152,7 +155,7 @@ impl Cm {
             return MadOutcome::Refused;
         }
         self.change(arrival, id, |state, cx| match state {
-            State::ReqSent(state) => (state.rep(cx, rep), MadOutcome::Taken),
+            State::ReqSent(state) => (state.rep(cx, rep, arrival.options), MadOutcome::Taken),
             other => (other, MadOutcome::OutOfPlace),
         })
     }
@@ -342,8 +345,12 @@ impl Cm {
     }
 
     fn answer(&mut self, arrival: Arrival<'_>, message: Message) {
-        let path = path_back(arrival.meta);
-        self.out.send(path, arrival.transaction, message);
+        let mad = Mad {
+            transaction: arrival.transaction,
+            modifier: 0,
+            message,
+        };
+        self.out.send(path_back(arrival.meta), mad);
     }
 
     /// The peer's queue pair belongs to another connection now.

@@ -1,10 +1,10 @@
 //! What the queue pair of a connection has to be set to on its way to RTS. spec: IBA 12.7, 11.2.5.2
 
 use engine::Access;
-use engine::qp::{AttributeMask, Attributes, State};
-use wire::Gid;
+use engine::qp::{AttributeMask, Attributes, State, Transport};
+use wire::{Gid, Psn};
 
-use super::record::Record;
+use super::record::{Record, Route};
 use crate::address::AddressVector;
 use crate::error::{Error, Result};
 
@@ -15,8 +15,11 @@ pub type Step = (Attributes, AddressVector, AttributeMask);
 ///
 /// # Errors
 /// [`Error::Invalid`] before the peer has told what it is about, and for other states.
-pub(super) fn step(record: &Record, state: State) -> Result<Step> {
+pub(super) fn step(record: &mut Record, state: State) -> Result<Step> {
     use AttributeMask as Mask;
+    if record.transport == Transport::Ud {
+        return datagram_step(record, state);
+    }
     let not_yet = Error::Invalid("the connection is not that far");
     let mut attributes = Attributes {
         state,
@@ -38,16 +41,7 @@ pub(super) fn step(record: &Record, state: State) -> Result<Step> {
             attributes.max_dest_rd_atomic = agreed.remote.responder_resources;
             // 655 ms, as the kernel has it: programs that want another one set it
             attributes.min_rnr_timer = 0;
-            address = AddressVector {
-                source_index: u8::try_from(route.gid_index)
-                    .map_err(|_| Error::Invalid("the GID index does not fit"))?,
-                dest: Gid::from_ip(route.path.remote),
-                traffic_class: route.path.traffic_class,
-                hop_limit: route.path.hop_limit,
-                flow_label: route.path.flow_label,
-                service_level: 0,
-                port: 1,
-            };
+            address = address_vector(route)?;
             Mask::ADDRESS_VECTOR
                 | Mask::PATH_MTU
                 | Mask::DEST_QPN
@@ -65,9 +59,48 @@ pub(super) fn step(record: &Record, state: State) -> Result<Step> {
             Mask::TIMEOUT | Mask::RETRY_COUNT | Mask::RNR_RETRY | Mask::SQ_PSN | Mask::MAX_RD_ATOMIC
         }
         State::Error => Mask::empty(),
-        _ => return Err(Error::Invalid("no step of a connection")),
+        _ => return Err(NO_STEP),
     };
     Ok((attributes, address, Mask::STATE | mask))
+}
+
+const NO_STEP: Error = Error::Invalid("no step of a connection");
+
+/// The same of a datagram queue pair, which waits for nobody: RTS is reached at once.
+fn datagram_step(record: &mut Record, state: State) -> Result<Step> {
+    use AttributeMask as Mask;
+    let mut attributes = Attributes {
+        state,
+        port: 1,
+        ..Attributes::default()
+    };
+    let mask = match state {
+        State::Init => {
+            attributes.qkey = record.own_qkey()?;
+            Mask::PKEY_INDEX | Mask::PORT | Mask::QKEY
+        }
+        State::ReadyToReceive | State::Error => Mask::empty(),
+        State::ReadyToSend => {
+            attributes.sq_psn = Psn::default();
+            Mask::SQ_PSN
+        }
+        _ => return Err(NO_STEP),
+    };
+    Ok((attributes, AddressVector::default(), Mask::STATE | mask))
+}
+
+/// The peer of a route, as queue pairs and address handles have it.
+pub(super) fn address_vector(route: &Route) -> Result<AddressVector> {
+    Ok(AddressVector {
+        source_index: u8::try_from(route.gid_index)
+            .map_err(|_| Error::Invalid("the GID index does not fit"))?,
+        dest: Gid::from_ip(route.path.remote),
+        traffic_class: route.path.traffic_class,
+        hop_limit: route.path.hop_limit,
+        flow_label: route.path.flow_label,
+        service_level: 0,
+        port: 1,
+    })
 }
 
 /// WRITEs always; READs and atomics if the program will hold any.

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use wire::QKey;
+
 use super::id::Id;
 use super::record::Record;
+use crate::address::AddressVector;
 use crate::event_queue::Events;
 
 /// Where events of any number of IDs wait for a program. Acknowledged by the number of the ID, of
@@ -41,6 +44,10 @@ pub enum EventKind {
     DeviceRemoval = 11,
     /// Its queue pair may be used again.
     TimeWaitExit = 15,
+    /// What a name stands for is known.
+    AddressInfoResolved = 16,
+    /// The program's own.
+    User = 18,
 }
 
 /// An event.
@@ -53,6 +60,10 @@ pub struct Event {
     pub(super) cookie: Arc<AtomicU64>,
     /// What came with it.
     pub parameters: ConnectionParameters,
+    /// Of the program's own events.
+    pub argument: u64,
+    /// Where to send to, when a datagram queue pair was found.
+    pub datagram_peer: Option<DatagramPeer>,
     /// The new ID of a request. Refused when it is dropped.
     pub request: Option<Id>,
 }
@@ -78,6 +89,17 @@ pub struct ConnectionParameters {
     pub qpn: u32,
 }
 
+/// A datagram queue pair, and the way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramPeer {
+    /// For an address handle.
+    pub address: AddressVector,
+    /// Its number.
+    pub qpn: u32,
+    /// Its key.
+    pub qkey: QKey,
+}
+
 impl Event {
     /// An event without parameters.
     pub(super) fn of(record: &Record, kind: EventKind, status: i32) -> Self {
@@ -86,6 +108,8 @@ impl Event {
             status,
             cookie: Arc::clone(&record.cookie),
             parameters: ConnectionParameters::default(),
+            argument: 0,
+            datagram_peer: None,
             request: None,
         }
     }

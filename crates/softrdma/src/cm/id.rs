@@ -1,22 +1,22 @@
-//! What a program asks for: addresses, connections, and their ends.
+//! IDs from their beginning to their end: addresses, paths, listening. What a program does with a
+//! peer is in [`connection`](super::connection).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use broker::link::LinkInfo;
 use broker::port::{PortAddress, PortSpace};
 use broker::protocol::Refusal as BrokerRefusal;
-use engine::cm::{Accept, CmError, ConnectRequest, LocalQueuePair, Refusal};
-use engine::qp;
-use wire::mad::{Bits, CmaHeader, Guid, Padded, RejectReason, ServiceId, TransportService};
-use wire::{Psn, Qpn};
+use engine::cm::CmError;
+use engine::qp::Transport;
+use wire::Psn;
+use wire::mad::ServiceId;
 
 use super::Inner;
-use super::attributes::{self, Step};
 use super::event::{Event, EventChannel, EventKind};
-use super::record::{Agreed, Record, State};
-use super::resolve::{destination, link_of, route, scope, source};
-use crate::attributes::MAX_RD_ATOMIC;
+use super::record::{Record, State};
+use super::resolve::{destination, flow_label, scope, source};
 use crate::error::{Error, Result};
 use crate::process::{Process, random};
 
@@ -36,27 +36,6 @@ pub struct Options {
     pub ack_timeout: u8,
 }
 
-/// What a program says of its queue pair when it asks for a connection, or accepts one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
-    /// The queue pair.
-    pub qpn: u32,
-    /// Whether it has a shared receive queue.
-    pub has_srq: bool,
-    /// READs and atomics that it holds; `None` is as many as both sides can.
-    pub responder_resources: Option<u8>,
-    /// READs and atomics that it has in flight; `None` is as many as both sides can.
-    pub initiator_depth: Option<u8>,
-    /// Whether it does end-to-end flow control.
-    pub flow_control: bool,
-    /// Of both sides; 7 at most.
-    pub retry_count: u8,
-    /// Of the peer; 7 at most.
-    pub rnr_retry_count: u8,
-    /// For the peer's program.
-    pub private_data: Vec<u8>,
-}
-
 /// A program's end of a connection. Dropping it tells the peer.
 pub struct Id {
     process: Arc<Process>,
@@ -65,14 +44,31 @@ pub struct Id {
 }
 
 impl Id {
-    /// An ID whose events come through `channel`.
+    /// An ID whose events come through `channel`, for queue pairs of the kind that the port space
+    /// is about.
     ///
     /// # Errors
     /// [`Error::Broker`]
     pub fn new(channel: &Arc<EventChannel>, space: PortSpace) -> Result<Self> {
+        let transport = match space {
+            PortSpace::Tcp | PortSpace::Ib => Transport::Rc,
+            PortSpace::Udp | PortSpace::IpOverIb => Transport::Ud,
+        };
+        Self::with_transport(channel, space, transport)
+    }
+
+    /// The same for queue pairs of another kind, which [`PortSpace::Ib`] leaves open.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_transport(
+        channel: &Arc<EventChannel>,
+        space: PortSpace,
+        transport: Transport,
+    ) -> Result<Self> {
         let process = Process::current()?;
         process.check()?;
-        let record = Record::new(channel, space, Psn::truncated(random()));
+        let record = Record::new(channel, space, transport, Psn::truncated(random()));
         let number = process.in_connections(|inner, _| {
             let number = inner.next_number();
             inner.records.insert(number, record);
@@ -88,6 +84,10 @@ impl Id {
             number,
             has_left: AtomicBool::new(false),
         }
+    }
+
+    pub(super) fn process(&self) -> &Arc<Process> {
+        &self.process
     }
 
     /// What events of this ID carry to name it.
@@ -128,6 +128,11 @@ impl Id {
             .flatten()
     }
 
+    /// What kind of queue pair it is for.
+    pub fn transport(&self) -> Option<Transport> {
+        self.with(|record| Ok(record.transport)).ok()
+    }
+
     /// The path to the peer, if it is known.
     pub fn path(&self) -> Option<engine::Path> {
         self.with(|record| Ok(record.route.as_ref().map(|route| route.path)))
@@ -154,6 +159,35 @@ impl Id {
         })
     }
 
+    /// Changes those of its options that are about its address.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] once it has a destination, or listens.
+    pub fn set_address_options(&self, change: impl FnOnce(&mut Options)) -> Result<()> {
+        self.with(|record| match record.state {
+            State::Idle | State::Bound => {
+                change(&mut record.options);
+                Ok(())
+            }
+            _ => Err(Error::Invalid("it is too late for options of the address")),
+        })
+    }
+
+    /// Queues an event behind those that happened.
+    ///
+    /// # Errors
+    /// As [`Self::channel`].
+    pub fn tell(&self, kind: EventKind, status: i32, argument: u64) -> Result<()> {
+        self.with(|record| {
+            let event = Event {
+                argument,
+                ..Event::of(record, kind, status)
+            };
+            record.tell(self.number, event);
+            Ok(())
+        })
+    }
+
     /// Gives the ID an address, and a port; port 0 is any that is free.
     ///
     /// # Errors
@@ -163,12 +197,11 @@ impl Id {
             State::Idle => Ok((record.space, record.options)),
             _ => Err(Error::Invalid("the ID has an address already")),
         })?;
-        let links = self.process.broker.links().map_err(Error::Call)?;
         let own = if address.ip().is_unspecified() {
             None
         } else {
-            let (link, index) = link_of(&links, address).ok_or(Error::NoRoute(address.ip()))?;
-            Some(route(link, index, address, address, options.traffic_class))
+            let way = self.process.way(address, address, options.traffic_class)?;
+            Some(way.ok_or(Error::NoRoute(address.ip()))?)
         };
         let at = PortAddress {
             ip: address.ip(),
@@ -181,7 +214,6 @@ impl Id {
             .bind_port(space, address.port(), at, options.reuse_address)
             .map_err(refused)?;
         self.change(|inner, number| {
-            inner.links = links;
             let record = inner.record(number)?;
             let mut local = address;
             local.set_port(bound.port);
@@ -211,33 +243,32 @@ impl Id {
             Ok(local) => local,
             Err(errno) => {
                 tracing::debug!(%to, %errno, "no way to an address");
-                return self.fail(EventKind::AddressError, -errno.raw_os_error());
+                return self.tell(EventKind::AddressError, -errno.raw_os_error(), 0);
             }
         };
-        let links = self.process.broker.links().map_err(Error::Call)?;
-        if link_of(&links, local).is_none() {
+        let class = self.options().traffic_class;
+        let Some(known) = self.process.way(local, to, class)? else {
             tracing::debug!(%to, %local, "no link has the source address");
-            return self.fail(EventKind::AddressError, -libc::ENODEV);
-        }
+            return self.tell(EventKind::AddressError, -libc::ENODEV, 0);
+        };
         if state == State::Idle {
             let mut any_port = local;
             any_port.set_port(0);
             self.bind(any_port)?;
         }
-        self.change(|inner, number| {
-            let result = inner.record(number).and_then(|record| {
-                let mut local = local;
-                local.set_port(record.local.map_or(0, |bound| bound.port()));
-                let (link, index) = link_of(&links, local).ok_or(Error::NoRoute(local.ip()))?;
-                let class = record.options.traffic_class;
-                record.route = Some(route(link, index, local, to, class));
-                (record.local, record.remote) = (Some(local), Some(to));
-                record.state = State::AddressResolved;
-                record.tell(number, Event::of(record, EventKind::AddressResolved, 0));
-                Ok(())
-            });
-            inner.links = links;
-            result
+        self.with(|record| {
+            let mut local = local;
+            local.set_port(record.local.map_or(0, |bound| bound.port()));
+            let mut way = known;
+            way.path.flow_label = flow_label(local.port(), to.port());
+            record.route = Some(way);
+            (record.local, record.remote) = (Some(local), Some(to));
+            record.state = State::AddressResolved;
+            record.tell(
+                self.number,
+                Event::of(record, EventKind::AddressResolved, 0),
+            );
+            Ok(())
         })
     }
 
@@ -267,13 +298,14 @@ impl Id {
             self.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         }
         let slot = self.process.start_connections()?;
-        let links = self.process.broker.links().map_err(Error::Call)?;
+        if self.process.connections.lock().links.is_none() {
+            self.process.learn_links()?;
+        }
         let backlog = usize::try_from(backlog)
             .ok()
             .filter(|backlog| (1..=BACKLOG_MAX).contains(backlog))
             .unwrap_or(BACKLOG_MAX);
         let port = self.change(|inner, number| {
-            inner.links = links;
             let record = inner.record(number)?;
             let port = match (record.state, record.port) {
                 (State::Bound, Some(port)) => port,
@@ -293,173 +325,6 @@ impl Id {
             })?;
         }
         listened
-    }
-
-    /// Asks the peer for a connection. The answer is an event.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] in another state, or for too much private data.
-    pub fn connect(&self, request: &Request) -> Result<()> {
-        self.process.start_connections()?;
-        self.change_at(|inner, number, now| {
-            let record = inner.record(number)?;
-            let (State::RouteResolved, Some(route), Some(local), Some(remote)) = (
-                record.state,
-                record.route.clone(),
-                record.local,
-                record.remote,
-            ) else {
-                return Err(Error::Invalid("the route is not resolved"));
-            };
-            let all = |asked: Option<u8>| asked.unwrap_or(MAX_RD_ATOMIC as u8); // 128
-            let own = local_queue_pair(
-                request,
-                route.guid,
-                record.starting_psn,
-                all(request.responder_resources),
-                all(request.initiator_depth),
-            )?;
-            let header = CmaHeader {
-                source_port: local.port(),
-                source: local.ip(),
-                destination: remote.ip(),
-            };
-            let data = [&header.to_bytes()[..], &request.private_data].concat();
-            let service = ServiceId::new(record.space, remote.port());
-            let mut message = ConnectRequest::new(route.path, service, own);
-            message.transport = TransportService::Rc;
-            message.mtu = route.mtu;
-            message.retry_count = Bits::saturating(request.retry_count.into());
-            message.private_data = Padded::new(&data).ok_or(TOO_LONG)?;
-            if let Some(life) = record.options.ack_timeout.checked_sub(1) {
-                message.packet_life = Bits::saturating(life.into());
-            }
-            record.retry_count = message.retry_count;
-            record.qpn = Some(own.qpn);
-            record.state = State::Connecting;
-            let cm = inner.cm.as_mut().ok_or(Error::DeviceFatal)?;
-            let comm = cm.connect(now, &message).map_err(impossible)?;
-            inner.by_comm.insert(comm, number);
-            inner.record(number)?.comm = Some(comm);
-            Ok(())
-        })
-    }
-
-    /// Accepts a request. The queue pair has to be in RTS: see [`Self::prepare_accept`].
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] in another state, or for too much private data.
-    pub fn accept(&self, request: &Request) -> Result<()> {
-        self.change_at(|inner, number, now| {
-            let record = inner.record(number)?;
-            let (State::Requested, Some(agreed), Some(route), Some(comm)) =
-                (record.state, record.agreed, &record.route, record.comm)
-            else {
-                return Err(Error::Invalid("nobody asked, or was answered"));
-            };
-            let own = local_queue_pair(
-                request,
-                route.guid,
-                record.starting_psn,
-                agreed.remote.responder_resources,
-                agreed.remote.initiator_depth,
-            )?;
-            let accept = Accept {
-                local: own,
-                private_data: Padded::new(&request.private_data).ok_or(TOO_LONG)?,
-            };
-            record.qpn = Some(own.qpn);
-            record.state = State::Accepted;
-            let cm = inner.cm.as_mut().ok_or(Error::DeviceFatal)?;
-            cm.accept(now, comm, &accept).map_err(impossible)
-        })
-    }
-
-    /// Settles what the queue pair of a request will hold and have in flight, before it is moved to
-    /// RTS with [`Self::step`]: what the program says, or else as much as both sides can.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if nobody asked.
-    pub fn prepare_accept(&self, request: &Request) -> Result<()> {
-        self.with(|record| {
-            let (State::Requested, Some(Agreed { remote, .. })) =
-                (record.state, &mut record.agreed)
-            else {
-                return Err(Error::Invalid("nobody asked, or was answered"));
-            };
-            let most = MAX_RD_ATOMIC as u8; // 128
-            let asked = |asked: Option<u8>, peer: u8| asked.unwrap_or(peer.min(most));
-            remote.responder_resources =
-                asked(request.responder_resources, remote.responder_resources);
-            remote.initiator_depth = asked(request.initiator_depth, remote.initiator_depth);
-            Ok(())
-        })
-    }
-
-    /// Tells the peer, who accepted, that the queue pair is ready.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] in another state.
-    pub fn establish(&self) -> Result<()> {
-        self.change_at(|inner, number, now| {
-            let (cm, comm, record) = inner.connection(number)?;
-            if record.state != State::Responding {
-                return Err(Error::Invalid("the peer has not accepted"));
-            }
-            record.state = State::Connected;
-            cm.establish(now, comm, Padded::default())
-                .map_err(impossible)
-        })
-    }
-
-    /// The peer's first packet came before its word did.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] in another state.
-    pub fn notify_established(&self) -> Result<()> {
-        self.change_at(|inner, number, now| {
-            let (cm, comm, _) = inner.connection(number)?;
-            cm.notify_established(now, comm).map_err(impossible)
-        })
-    }
-
-    /// Refuses a request, or a peer that accepted.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] in another state, or for too much private data.
-    pub fn reject(&self, private_data: &[u8]) -> Result<()> {
-        let refusal = Refusal {
-            private_data: Padded::new(private_data).ok_or(TOO_LONG)?,
-            ..Refusal::new(RejectReason::Consumer)
-        };
-        self.change_at(|inner, number, now| {
-            let (cm, comm, record) = inner.connection(number)?;
-            cm.reject(now, comm, &refusal).map_err(impossible)?;
-            record.state = State::Connected;
-            Ok(())
-        })
-    }
-
-    /// Closes the connection, or agrees to the peer's closing it. On one that is over, nothing.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if there never was one.
-    pub fn disconnect(&self) -> Result<()> {
-        self.change_at(|inner, number, now| {
-            let (cm, comm, _) = inner.connection(number)?;
-            match cm.disconnect(now, comm) {
-                Ok(()) | Err(CmError::State) => Ok(()),
-                Err(error) => Err(impossible(error)),
-            }
-        })
-    }
-
-    /// What the queue pair is to be set to on its way to `state`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if that is not known yet.
-    pub fn step(&self, state: qp::State) -> Result<Step> {
-        self.with(|record| attributes::step(record, state))
     }
 
     /// The program has fetched the request of this ID, which no longer counts as waiting.
@@ -528,24 +393,16 @@ impl Id {
         Some(record.channel)
     }
 
-    /// Queues an event that something failed; the ID stays as it was.
-    fn fail(&self, kind: EventKind, status: i32) -> Result<()> {
-        self.with(|record| {
-            record.tell(self.number, Event::of(record, kind, status));
-            Ok(())
-        })
-    }
-
-    fn with<R>(&self, work: impl FnOnce(&mut Record) -> Result<R>) -> Result<R> {
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Record) -> Result<R>) -> Result<R> {
         self.process.check()?;
         work(self.process.connections.lock().record(self.number)?)
     }
 
-    fn change<R>(&self, work: impl FnOnce(&mut Inner, u64) -> Result<R>) -> Result<R> {
+    pub(super) fn change<R>(&self, work: impl FnOnce(&mut Inner, u64) -> Result<R>) -> Result<R> {
         self.change_at(|inner, number, _| work(inner, number))
     }
 
-    fn change_at<R>(
+    pub(super) fn change_at<R>(
         &self,
         work: impl FnOnce(&mut Inner, u64, engine::Instant) -> Result<R>,
     ) -> Result<R> {
@@ -561,28 +418,6 @@ impl Drop for Id {
     }
 }
 
-const TOO_LONG: Error = Error::Invalid("there is more private data than the message has room for");
-
-/// What the program says of its queue pair, as messages have it.
-fn local_queue_pair(
-    request: &Request,
-    guid: Guid,
-    starting_psn: Psn,
-    responder_resources: u8,
-    initiator_depth: u8,
-) -> Result<LocalQueuePair> {
-    Ok(LocalQueuePair {
-        guid,
-        qpn: Qpn::new(request.qpn).ok_or(Error::Invalid("a QPN has 24 bits"))?,
-        starting_psn,
-        responder_resources,
-        initiator_depth,
-        flow_control: request.flow_control,
-        rnr_retry_count: Bits::saturating(request.rnr_retry_count.into()),
-        has_srq: request.has_srq,
-    })
-}
-
 /// What the broker says of a port.
 fn refused(error: broker::client::CallError) -> Error {
     match error {
@@ -591,7 +426,8 @@ fn refused(error: broker::client::CallError) -> Error {
     }
 }
 
-fn impossible(error: CmError) -> Error {
+/// A verb that came at the wrong time.
+pub(super) fn impossible(error: CmError) -> Error {
     match error {
         CmError::Unknown | CmError::State => Error::Invalid("the connection is in another state"),
         CmError::InUse => Error::Invalid("somebody listens on this service"),
@@ -605,13 +441,18 @@ impl Inner {
         self.last_number
     }
 
-    fn record(&mut self, number: u64) -> Result<&mut Record> {
+    /// The links of this host, as far as they were asked for.
+    pub(super) fn links(&self) -> &[LinkInfo] {
+        self.links.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn record(&mut self, number: u64) -> Result<&mut Record> {
         let gone = Error::Invalid("the ID was destroyed");
         self.records.get_mut(&number).ok_or(gone)
     }
 
     /// An ID with a connection.
-    fn connection(
+    pub(super) fn connection(
         &mut self,
         number: u64,
     ) -> Result<(&mut engine::cm::Cm, wire::mad::CommId, &mut Record)> {

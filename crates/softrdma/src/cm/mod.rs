@@ -6,7 +6,9 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`id`] | what a program asks for |
+//! | [`id`] | IDs, their addresses, listening |
+//! | [`connection`] | what a program does with a peer |
+//! | `datagram` | the same with datagram queue pairs |
 //! | [`event`] | what it is told |
 //! | `record` | what is known of an ID |
 //! | `resolve` | from addresses to the link and the path between them |
@@ -20,6 +22,8 @@
 //! belong to the program, which moves them when it is told.
 
 mod attributes;
+pub mod connection;
+mod datagram;
 pub mod event;
 pub mod id;
 mod incoming;
@@ -27,11 +31,14 @@ mod record;
 mod report;
 mod resolve;
 
-pub use event::{ConnectionParameters, Event as CmEvent, EventChannel, EventKind};
-pub use id::{Id, Options, Request};
-pub use wire::mad::PortSpace;
+pub use connection::Request;
+pub use engine::cm::Enhancements;
+pub use event::{ConnectionParameters, DatagramPeer, Event as CmEvent, EventChannel, EventKind};
+pub use id::{Id, Options};
+pub use wire::mad::{Bits, PortSpace, RejectReason};
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,9 +48,10 @@ use engine::Instant;
 use engine::cm::{Cm, Config};
 use wire::mad::{CommId, ServiceId};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::process::{Process, random};
-use record::Record;
+use record::{Record, Route};
+use resolve::{link_of, route};
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
@@ -65,8 +73,8 @@ struct Inner {
     /// Who listens: several at different addresses.
     listeners: HashMap<ServiceId, Vec<u64>>,
     last_number: u64,
-    /// The links of this host, as last heard.
-    links: Vec<LinkInfo>,
+    /// The links of this host, as last heard; `None` before anybody asked for them.
+    links: Option<Vec<LinkInfo>>,
 }
 
 impl Default for Connections {
@@ -87,7 +95,10 @@ impl Connections {
 
     /// News from the broker.
     pub(crate) fn hear(&self, event: &Event) {
-        let links = &mut self.lock().links;
+        let mut inner = self.lock();
+        let Some(links) = &mut inner.links else {
+            return;
+        };
         let known = links.iter().position(|link| link.name == event.link_name());
         match (event, known) {
             (Event::Changed { link, .. }, Some(at)) => links[at] = link.clone(),
@@ -164,6 +175,32 @@ impl Process {
         drop(inner);
         lane.attendant.wake_before(deadline);
         result
+    }
+
+    /// The way from `local`, over the link that has this address, to `remote`. `None` if no link
+    /// has it: then, and only then, the broker is asked, as its news may be under way.
+    fn way(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        traffic_class: u8,
+    ) -> Result<Option<Route>> {
+        let find = |links: &[LinkInfo]| {
+            let (link, index) = link_of(links, local)?;
+            Some(route(link, index, local, remote, traffic_class))
+        };
+        if let Some(known) = find(self.connections.lock().links()) {
+            return Ok(Some(known));
+        }
+        self.learn_links()?;
+        Ok(find(self.connections.lock().links()))
+    }
+
+    /// Asks the broker for the links of this host.
+    fn learn_links(&self) -> Result<()> {
+        let links = self.broker.links().map_err(Error::Call)?;
+        self.connections.lock().links = Some(links);
+        Ok(())
     }
 
     /// Makes ready for messages.

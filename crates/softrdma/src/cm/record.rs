@@ -6,9 +6,10 @@ use std::sync::atomic::AtomicU64;
 
 use broker::port::BoundPort;
 use engine::Path;
-use engine::cm::RemoteQueuePair;
+use engine::cm::{Enhancements, RemoteQueuePair};
+use engine::qp::Transport;
 use wire::mad::{Bits, CommId, Guid, PortSpace};
-use wire::{Mtu, Psn, Qpn};
+use wire::{Mtu, Psn, QKey, Qpn};
 
 use super::event::{Event, EventChannel};
 use super::id::Options;
@@ -68,6 +69,8 @@ pub(super) struct Record {
     pub cookie: Arc<AtomicU64>,
     pub channel: Arc<EventChannel>,
     pub space: PortSpace,
+    /// The kind of its queue pair.
+    pub transport: Transport,
     pub state: State,
     pub options: Options,
     pub local: Option<SocketAddr>,
@@ -83,15 +86,27 @@ pub(super) struct Record {
     /// Retries of the own queue pair.
     pub retry_count: Bits<3>,
     pub agreed: Option<Agreed>,
+    /// What the own device can do beyond the standard, as the program says.
+    pub own_enhancements: Enhancements,
+    /// The same of the peer's, as far as it matters to the own.
+    pub peer_enhancements: Enhancements,
+    /// Of datagram queue pairs, once it is known.
+    pub qkey: Option<QKey>,
 }
 
 impl Record {
     /// Of a new ID.
-    pub fn new(channel: &Arc<EventChannel>, space: PortSpace, starting_psn: Psn) -> Self {
+    pub fn new(
+        channel: &Arc<EventChannel>,
+        space: PortSpace,
+        transport: Transport,
+        starting_psn: Psn,
+    ) -> Self {
         Self {
             cookie: Arc::default(),
             channel: Arc::clone(channel),
             space,
+            transport,
             state: State::Idle,
             options: Options::default(),
             local: None,
@@ -103,6 +118,9 @@ impl Record {
             starting_psn,
             retry_count: Bits::MAX,
             agreed: None,
+            own_enhancements: Enhancements::default(),
+            peer_enhancements: Enhancements::default(),
+            qkey: None,
         }
     }
 

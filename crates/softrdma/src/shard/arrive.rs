@@ -12,8 +12,8 @@ use crate::steer::Steering;
 
 /// Bytes of a datagram that belongs to no stream.
 const SMALL_DATAGRAM: usize = 2048;
-/// One in so many sections looks for packets that others passed on, which are rare. A thread that
-/// such a packet woke is woken again until it was that one's turn.
+/// One in so many sections of a program that polls looks for packets that others passed on, which
+/// are rare. The thread, which such a packet wakes, looks at once.
 const STEERED_EVERY: u32 = 16;
 
 /// A packet that arrived and waits.
@@ -65,6 +65,11 @@ impl<N: Network> Inner<N> {
             packets += self.receive_steered(now, memory);
         }
         packets
+    }
+
+    /// The next section looks for packets that others passed on.
+    pub(super) fn look_for_steered(&mut self) {
+        self.sections = STEERED_EVERY.wrapping_sub(1);
     }
 
     /// Packets that arrived at another process of this host and were passed on.

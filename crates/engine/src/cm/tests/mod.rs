@@ -246,6 +246,7 @@ fn request() -> ConnectRequest {
 
 fn accept() -> Accept {
     Accept {
+        enhancements: Enhancements::default(),
         local: local(PASSIVE),
         private_data: Padded::new(b"welcome").unwrap(),
     }

@@ -221,3 +221,41 @@ fn the_consumer_has_what_the_ip_service_leaves_of_the_private_data() {
         180
     );
 }
+
+#[test]
+fn enhancements_travel_there_and_back() {
+    let vendor = Bits::truncated(0x0012_3456);
+    let offer = Enhancements {
+        vendor,
+        options: 0x8000_0001,
+    };
+    let choice = Enhancements { vendor, options: 1 };
+    let mut pair = Pair::listening();
+    let request = ConnectRequest {
+        enhancements: offer,
+        ..request()
+    };
+    pair.cms[ACTIVE].connect(pair.now, &request).unwrap();
+    let req = pair.sent_one(ACTIVE);
+    assert_eq!(req.modifier, offer.options);
+    pair.deliver(PASSIVE, &req);
+    let told = pair.told_one(PASSIVE);
+    let CmEventKind::ConnectRequest(asked) = told.kind else {
+        panic!("{told:?}");
+    };
+    assert_eq!(asked.enhancements, offer);
+    let accept = Accept {
+        enhancements: choice,
+        ..accept()
+    };
+    pair.cms[PASSIVE]
+        .accept(pair.now, told.id, &accept)
+        .unwrap();
+    let rep = pair.sent_one(PASSIVE);
+    pair.deliver(ACTIVE, &rep);
+    let told = pair.told_one(ACTIVE);
+    let CmEventKind::ConnectResponse(answer) = told.kind else {
+        panic!("{told:?}");
+    };
+    assert_eq!(answer.enhancements, choice);
+}
