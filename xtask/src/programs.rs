@@ -8,6 +8,7 @@ mod capi;
 mod cases;
 mod connections;
 mod crowd;
+mod exchanges;
 mod perftest;
 mod pingpong;
 mod resource;

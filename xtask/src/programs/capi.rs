@@ -1,5 +1,5 @@
 //! The C programs of `crates/capi/tests/c`: wrong use of each verb, the calls that wait, the work
-//! request builders, datagrams, shared receive queues, and multicast groups.
+//! request builders, datagrams, shared receive queues, multicast groups, and connection management.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::world::World;
 use crate::{sandbox, workspace};
 
 /// One for each program.
-pub const SCENES: [Scene; 7] = [
+pub const SCENES: [Scene; 8] = [
     ("wrong-use", wrong_use),
     ("waiting", waiting),
     ("builders", builders),
@@ -20,9 +20,10 @@ pub const SCENES: [Scene; 7] = [
     ("datagrams", datagrams),
     ("shared-receives", shared_receives),
     ("multicast-groups", multicast),
+    ("connections", connections),
 ];
 
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 8] = [
     "wrong_use",
     "waiting",
     "builders",
@@ -30,6 +31,7 @@ const PROGRAMS: [&str; 7] = [
     "datagrams",
     "shared_receives",
     "multicast",
+    "connections",
 ];
 
 fn wrong_use(world: &World) -> Result<()> {
@@ -60,6 +62,10 @@ fn multicast(world: &World) -> Result<()> {
     run(world, "multicast")
 }
 
+fn connections(world: &World) -> Result<()> {
+    run(world, "connections")
+}
+
 fn run(world: &World, name: &str) -> Result<()> {
     let program = Path::new(sandbox::FOLDER).join(name);
     world.server.output(&[&program.to_string_lossy()]).map(drop)
@@ -83,7 +89,7 @@ pub fn build() -> Result<Vec<PathBuf>> {
             .args(["-D_GNU_SOURCE", "-o"])
             .arg(&program)
             .arg(sources.join(name).with_extension("c"))
-            .args(["-libverbs", "-pthread"])
+            .args(["-lrdmacm", "-libverbs", "-pthread"])
             .output()
             .context("run cc")?;
         ensure!(

@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::capi;
 use super::connections::{self, RPing};
 use super::crowd;
+use super::exchanges;
 use super::perftest::{self, PerfTest};
 use super::pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
 use super::resource;
@@ -55,7 +56,9 @@ pub fn all(full: bool) -> Vec<Case> {
     }
     two_hosts(&mut cases);
     faults(&mut cases);
+    found_by_librdmacm(&mut cases, full);
     let scenes = scenes::ALL.into_iter();
+    let scenes = scenes.chain(exchanges::SCENES);
     let scenes = scenes.chain(crowd::SCENES).chain(capi::SCENES);
     let scenes = scenes.chain(connections::SCENES);
     for (what, run) in scenes.chain(resource::SCENES) {
@@ -280,6 +283,23 @@ fn faults(cases: &mut Vec<Case>) {
                 move |world| scenes::under_faults(world, &plan),
             ));
         }
+    }
+}
+
+/// Programs whose ends find each other with librdmacm.
+fn found_by_librdmacm(cases: &mut Vec<Case>, full: bool) {
+    for net in [Net::Lo, Net::Veth(1500)] {
+        for exchange in exchanges::on(net, full) {
+            let name = exchange.to_string();
+            cases.push(case(net, Who::Root, &name, move |world| {
+                exchange.run(world)
+            }));
+        }
+    }
+    for test in perftest::with_connection_manager(full) {
+        cases.push(case(Net::Lo, Who::Root, &test.to_string(), move |world| {
+            exchanges::with_connection_manager(world, &test)
+        }));
     }
 }
 

@@ -131,6 +131,33 @@ pub fn some(net: Net, turn: usize) -> Vec<PerfTest> {
         .collect()
 }
 
+/// Runs whose ends find each other with librdmacm; `full` with every program.
+pub fn with_connection_manager(full: bool) -> Vec<PerfTest> {
+    const SOME: [(&str, &[&str]); 4] = [
+        ("ib_write_bw", &["-R", "-q", "4"]),
+        ("ib_send_bw", &["-R", "-c", "UD", "-n", "50"]),
+        ("ib_send_bw", &["-R", "-q", "4", "-e"]),
+        ("ib_read_lat", &["-R"]),
+    ];
+    let some = SOME.into_iter();
+    let mut tests: Vec<PerfTest> = some
+        .map(|(program, options)| PerfTest {
+            program,
+            options: options.to_vec(),
+        })
+        .collect();
+    if full {
+        for mut test in every(Net::Lo) {
+            test.options.insert(0, "-R");
+            // librdmacm chooses the address itself
+            if !test.has("-x") && !tests.contains(&test) {
+                tests.push(test);
+            }
+        }
+    }
+    tests
+}
+
 fn with_all(flag: &Flag) -> Vec<PerfTest> {
     let programs = PerfTest::PROGRAMS
         .iter()
