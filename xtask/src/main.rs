@@ -6,6 +6,7 @@
 
 mod abi;
 mod bench;
+mod conformance;
 mod demo;
 mod dist;
 mod guest;
@@ -49,6 +50,8 @@ enum Command {
     Programs(programs::Arguments),
     /// Our device against the kernel's rxe in a guest
     Interop(interop::Arguments),
+    /// rdma-core's own tests over our device
+    Conformance(conformance::Arguments),
     /// What must hold for a long time: random verbs, hostile packets, kills, memory
     Soak(soak::Arguments),
     /// What this machine can do, in figures that are kept
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::Dist(arguments) => dist::run(&arguments),
         Command::Programs(arguments) => programs::run(&arguments),
         Command::Interop(arguments) => interop::run(&arguments),
+        Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Sim { arguments } => steps::sim(&arguments),

@@ -26,11 +26,13 @@ pub enum Purpose {
     Demo,
     /// `programs`, `abi`: programs and headers to be compatible with.
     Programs,
+    /// `conformance`: what runs rdma-core's tests; the tests themselves are not installed.
+    Conformance,
     /// `interop`: the guest.
     Guest,
 }
 
-const PACKAGES: [(&str, Purpose); 15] = [
+const PACKAGES: [(&str, Purpose); 17] = [
     ("gcc", Purpose::Build),
     ("libc6-dev", Purpose::Build),
     ("ibverbs-utils", Purpose::Demo),
@@ -41,6 +43,8 @@ const PACKAGES: [(&str, Purpose); 15] = [
     ("rdmacm-utils", Purpose::Programs),
     ("perftest", Purpose::Programs),
     ("binutils", Purpose::Programs),
+    ("python3", Purpose::Conformance),
+    ("libpython3.11", Purpose::Conformance),
     ("qemu-system-x86", Purpose::Guest),
     ("cpio", Purpose::Guest),
     ("kmod", Purpose::Guest),
@@ -54,6 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Purpose::Build,
         Purpose::Demo,
         Purpose::Programs,
+        Purpose::Conformance,
         Purpose::Guest,
     ];
     if arguments.install {

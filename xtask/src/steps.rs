@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::packages::{self, Purpose};
 use crate::sandbox::Sandbox;
 use crate::tally::Tally;
-use crate::{interop, licences, programs, soak, tidy, workspace};
+use crate::{conformance, interop, licences, programs, soak, tidy, workspace};
 
 /// Seeds of the simulator that `check` and `test` run.
 const SEEDS_QUICK: u32 = 300;
@@ -37,8 +37,9 @@ const CHECK: [Step; 8] = [
 
 const QUICK_SEEDS: Step = ("some seeds", || simulate(SEEDS_QUICK));
 
-const REST: [Step; 6] = [
+const REST: [Step; 7] = [
     ("programs", unmodified_programs),
+    ("conformance", foreign_tests),
     ("soak", short_soak),
     ("figures", quick_bench),
     ("mutated packets", || {
@@ -67,6 +68,7 @@ pub fn test(arguments: &Arguments) -> Result<()> {
         Purpose::Build,
         Purpose::Demo,
         Purpose::Programs,
+        Purpose::Conformance,
         Purpose::Guest,
     ];
     if let Err(error) = packages::ensure_installed(&all) {
@@ -229,6 +231,13 @@ fn unmodified_programs() -> Result<Tally> {
         return Ok(Tally::skip(&reason));
     }
     programs::run_all(&programs::Arguments::default())
+}
+
+fn foreign_tests() -> Result<Tally> {
+    if let Some(reason) = conformance::missing() {
+        return Ok(Tally::skip(&reason));
+    }
+    conformance::run_all(&conformance::Arguments::default())
 }
 
 fn short_soak() -> Result<Tally> {
