@@ -159,7 +159,7 @@ fn cargo_build(release: bool) -> Result<PathBuf> {
 fn link_verbs(workshop: &Workshop, built: &Path, library: &Library, to: &Path) -> Result<()> {
     let capi = capi();
     let mut objects = Vec::new();
-    for name in ["versions", "blocking"] {
+    for name in ["versions", "blocking", "rsocket"] {
         let object = workshop.path(&format!("{name}.o"));
         compile(&capi.join("shim").join(name).with_extension("c"), &object)?;
         objects.push(object);

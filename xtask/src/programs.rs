@@ -12,6 +12,7 @@ mod exchanges;
 mod perftest;
 mod pingpong;
 mod resource;
+mod rsockets;
 mod scenes;
 mod world;
 

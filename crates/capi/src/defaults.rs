@@ -117,7 +117,7 @@ defaults! {
     }
 }
 
-// What the connection manager does not have yet, and its sockets. ENOSYS is also what the kernel's
+// What the connection manager does not have yet, and its sockets' epoll. ENOSYS is also what the kernel's
 // answers without its CM.
 defaults! {
     minus_one(ENOSYS) {
@@ -125,13 +125,6 @@ defaults! {
         softrdma_rdma_leave_multicast,
     }
     minus_one(ENOSYS) {
-        softrdma_raccept, softrdma_rbind, softrdma_rclose, softrdma_rconnect,
-        softrdma_repoll_create, softrdma_repoll_ctl, softrdma_repoll_wait, softrdma_rfcntl,
-        softrdma_rgetpeername, softrdma_rgetsockname, softrdma_rgetsockopt, softrdma_riomap,
-        softrdma_riounmap,
-        softrdma_riowrite, softrdma_rlisten, softrdma_rpoll, softrdma_rread, softrdma_rreadv,
-        softrdma_rrecv, softrdma_rrecvfrom, softrdma_rrecvmsg, softrdma_rselect, softrdma_rsend,
-        softrdma_rsendmsg, softrdma_rsendto, softrdma_rsetsockopt, softrdma_rshutdown,
-        softrdma_rsocket, softrdma_rwrite, softrdma_rwritev,
+        softrdma_repoll_create, softrdma_repoll_ctl, softrdma_repoll_wait,
     }
 }

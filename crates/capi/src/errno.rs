@@ -50,3 +50,13 @@ impl From<softrdma::Error> for Errno {
         Self(errno)
     }
 }
+
+impl From<rsocket::Error> for Errno {
+    /// The same, of rsockets.
+    fn from(error: rsocket::Error) -> Self {
+        match error {
+            rsocket::Error::Device(error) => error.into(),
+            other => Self(other.errno()),
+        }
+    }
+}

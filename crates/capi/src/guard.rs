@@ -75,6 +75,23 @@ impl Convention for Number {
     }
 }
 
+/// A number of bytes, or −1 with `errno`.
+pub struct Size;
+
+impl Convention for Size {
+    type Success = isize;
+    type Answer = isize;
+
+    fn success(value: isize) -> isize {
+        value
+    }
+
+    fn failure(errno: Errno) -> isize {
+        errno.set();
+        -1
+    }
+}
+
 /// A number that is not negative, or the negated error number.
 pub struct Count;
 

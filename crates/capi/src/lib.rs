@@ -8,6 +8,7 @@
 //! * [`abi`]: the C structures, compared with the installed headers by `cargo xtask abi`
 //! * [`verbs`]: the entry points of libibverbs, by object
 //! * [`rdmacm`]: what librdmacm jumps to
+//! * [`rsocket`]: the steps of what librdmacm's rsockets do
 //! * [`defaults`]: the answers of everything that is not implemented, one table
 
 pub mod abi;
@@ -17,4 +18,5 @@ pub mod guard;
 mod log;
 mod object;
 pub mod rdmacm;
+pub mod rsocket;
 pub mod verbs;

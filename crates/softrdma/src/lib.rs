@@ -84,9 +84,10 @@ pub use engine::qp::{
     Addressee, AttributeMask, Attributes, Capabilities, Operation, Payload, PostError,
     RemoteMemory, SendFlags, SendRequest, State, Transport,
 };
-pub use engine::{Access, CompletionOpcode, Sge, Status, WorkCompletion};
+pub use engine::{Access, CompletionOpcode, Path, Sge, Status, WorkCompletion};
 pub use error::{Error, Result};
 pub use event_queue::{EventKind, EventQueue};
+pub use memory::{ProgramBytes, ProgramBytesMut};
 pub use process::report_by;
 pub use protection_domain::{MemoryRegion, ProtectionDomain, Region, RemoteRegion};
 pub use queue_pair::{Endpoint, QueuePair, QueuePairOptions, RcOptions};

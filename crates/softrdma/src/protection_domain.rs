@@ -14,7 +14,7 @@ use crate::address::AddressVector;
 use crate::address_handle::AddressHandle;
 use crate::device::Context;
 use crate::error::{Error, Result};
-use crate::memory::MemoryTable;
+use crate::memory::{MemoryTable, ProgramBytes, ProgramBytesMut};
 use crate::queue_pair::{QueuePair, QueuePairOptions};
 use crate::registry::Domain;
 use crate::srq::SharedReceiveQueue;
@@ -251,6 +251,28 @@ impl Region {
             .ok_or(Error::Invalid("outside the region"))?;
         self.memory()
             .gather(&span, bytes)
+            .map_err(|_| Error::BadAddress)
+    }
+
+    /// Copies bytes that a program gives for this call into the region at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they do not fit, [`Error::BadAddress`] if they cannot be read.
+    pub fn fill(&self, offset: usize, from: ProgramBytes<'_>) -> Result<()> {
+        let grant = self.check(offset, from.length())?;
+        self.memory()
+            .fill(&grant, from)
+            .map_err(|_| Error::BadAddress)
+    }
+
+    /// Copies from the region at `offset` to memory that a program gives for this call.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is not so much, [`Error::BadAddress`] if it cannot be written.
+    pub fn drain(&self, offset: usize, to: ProgramBytesMut<'_>) -> Result<()> {
+        let grant = self.check(offset, to.length())?;
+        self.memory()
+            .drain(&grant, to)
             .map_err(|_| Error::BadAddress)
     }
 

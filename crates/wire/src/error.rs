@@ -42,6 +42,7 @@ pub enum Layer {
     Ddp,
     Rdmap,
     Terminate,
+    Rsocket,
 }
 
 /// What is wrong with a field.
@@ -148,6 +149,7 @@ impl fmt::Display for Layer {
             Self::Ddp => "DDP",
             Self::Rdmap => "RDMAP",
             Self::Terminate => "Terminate",
+            Self::Rsocket => "rsocket",
         })
     }
 }

@@ -22,6 +22,7 @@
 //! | connection management | IBA 12.6, 12.8, 12.11, 13.4 | [`mad`] |
 //! | RDMA IP CM service | IBA A11 | [`mad::CmaHeader`] |
 //! | iWARP: MPA, DDP, RDMAP | RFC 5044, 5041, 5040 | [`iwarp`] |
+//! | private data, words and headers of rsockets | rdma-core, `docs/rsocket` | [`rsocket`] |
 //! | Ethernet, IPv4, IPv6, UDP around it (captures, tests) | IBA A17.3 | [`ip`] |
 //!
 //! Nothing here panics on any input. Numbers are checked once and are then types ([`field`]).
@@ -36,6 +37,7 @@ pub mod iwarp;
 pub mod mad;
 pub mod opcode;
 pub mod roce;
+pub mod rsocket;
 
 pub use error::ParseError;
 pub use field::{Gid, MemoryKey, Msn, Mtu, PKey, Psn, QKey, Qpn};

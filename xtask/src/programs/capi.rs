@@ -1,5 +1,6 @@
 //! The C programs of `crates/capi/tests/c`: wrong use of each verb, the calls that wait, the work
-//! request builders, datagrams, shared receive queues, multicast groups, and connection management.
+//! request builders, datagrams, shared receive queues, multicast groups, connection management, and
+//! rsockets.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use super::world::World;
 use crate::{sandbox, workspace};
 
 /// One for each program.
-pub const SCENES: [Scene; 8] = [
+pub const SCENES: [Scene; 9] = [
     ("wrong-use", wrong_use),
     ("waiting", waiting),
     ("builders", builders),
@@ -21,9 +22,10 @@ pub const SCENES: [Scene; 8] = [
     ("shared-receives", shared_receives),
     ("multicast-groups", multicast),
     ("connections", connections),
+    ("rsockets", rsockets),
 ];
 
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     "wrong_use",
     "waiting",
     "builders",
@@ -32,6 +34,7 @@ const PROGRAMS: [&str; 8] = [
     "shared_receives",
     "multicast",
     "connections",
+    "rsockets",
 ];
 
 fn wrong_use(world: &World) -> Result<()> {
@@ -64,6 +67,10 @@ fn multicast(world: &World) -> Result<()> {
 
 fn connections(world: &World) -> Result<()> {
     run(world, "connections")
+}
+
+fn rsockets(world: &World) -> Result<()> {
+    run(world, "rsockets")
 }
 
 fn run(world: &World, name: &str) -> Result<()> {

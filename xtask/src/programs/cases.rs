@@ -11,6 +11,7 @@ use super::exchanges;
 use super::perftest::{self, PerfTest};
 use super::pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
 use super::resource;
+use super::rsockets;
 use super::scenes;
 use super::world::{Net, World};
 use crate::process::GUARD;
@@ -51,6 +52,7 @@ pub fn all(full: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     measurements(&mut cases, full);
     one_host(&mut cases);
+    streams(&mut cases, full);
     for who in [Who::Root, Who::User, Who::UserNamespace] {
         everybody(&mut cases, who);
     }
@@ -60,7 +62,7 @@ pub fn all(full: bool) -> Vec<Case> {
     let scenes = scenes::ALL.into_iter();
     let scenes = scenes.chain(exchanges::SCENES);
     let scenes = scenes.chain(crowd::SCENES).chain(capi::SCENES);
-    let scenes = scenes.chain(connections::SCENES);
+    let scenes = scenes.chain(connections::SCENES).chain(rsockets::SCENES);
     for (what, run) in scenes.chain(resource::SCENES) {
         cases.push(case(Net::Lo, Who::Root, what, run));
     }
@@ -124,6 +126,40 @@ fn everybody(cases: &mut Vec<Case>, who: Who) {
     cases.push(case(Net::Lo, who, "sysfs", scenes::sysfs));
     cases.push(case(Net::Lo, who, "twin", scenes::twin));
     cases.push(case(Net::Lo, who, "trials", scenes::trials));
+}
+
+/// Programs over rsockets.
+fn streams(cases: &mut Vec<Case>, full: bool) {
+    let mut add = |net, who, stream: rsockets::Stream| {
+        cases.push(case(net, who, &stream.to_string(), move |world| {
+            stream.run(world)
+        }));
+    };
+    let plain = rsockets::DEFAULT;
+    for stream in rsockets::some() {
+        add(Net::Lo, Who::Root, stream);
+    }
+    add(Net::Lo, Who::User, plain.clone());
+    for (net, address) in [(Net::Lo, "::1"), (Net::Veth(1500), "fd77::1")] {
+        let address = Some(address);
+        add(
+            net,
+            Who::Root,
+            rsockets::Stream {
+                address,
+                ..plain.clone()
+            },
+        );
+    }
+    add(Net::Veth(9000), Who::Root, plain);
+    if full {
+        for net in [Net::Lo, Net::Veth(1500)] {
+            for stream in rsockets::every() {
+                add(net, Who::Root, stream);
+            }
+        }
+        cases.push(case(Net::Lo, Who::Root, "rcopy-1GiB", rsockets::copy_large));
+    }
 }
 
 /// perftest as root and as an ordinary user, on one host and between two.

@@ -17,7 +17,7 @@ pub const SCENES: [Scene; 3] = [
 ];
 
 /// How long a client waits before it asks again.
-const PAUSE: Duration = Duration::from_millis(50);
+pub const PAUSE: Duration = Duration::from_millis(50);
 
 /// One run of `rping`, both ends with the same arguments.
 #[derive(Clone, Copy, Debug)]
@@ -169,6 +169,7 @@ fn refused(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn as_strs(argv: &[String]) -> Vec<&str> {
+/// Words as they are passed on.
+pub fn as_strs(argv: &[String]) -> Vec<&str> {
     argv.iter().map(String::as_str).collect()
 }

@@ -24,7 +24,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "softrdma-broker",
         ],
     ),
-    ("softrdma-capi", &["softrdma"]),
+    (
+        "softrdma-rsocket",
+        &["softrdma-wire", "softrdma-io", "softrdma"],
+    ),
+    ("softrdma-capi", &["softrdma", "softrdma-rsocket"]),
     (
         "softrdma-sim",
         &[

@@ -4,7 +4,7 @@
 //! does with the queue pair of an ID on the program's thread: it is moved when the event that says
 //! so is fetched. Functions answer −1 with `errno`.
 
-mod address;
+pub(crate) mod address;
 pub mod channel;
 pub mod connect;
 pub mod devices;

@@ -67,6 +67,22 @@ impl ProgramMemory {
         }
     }
 
+    /// Copies from one place of the program to another; aligned words as in
+    /// [`read`](Self::read).
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write), of `to`. The ranges do not overlap.
+    pub(crate) unsafe fn copy(self, to: u64, from: u64, length: usize) -> Result<(), Fault> {
+        let (Ok(to), Ok(from)) = (usize::try_from(to), usize::try_from(from)) else {
+            return Err(Fault);
+        };
+        match self.method {
+            // SAFETY: the caller's promise; a fault on either side is caught.
+            Method::Direct => unsafe { leaf::copy(to as *mut u8, from as *const u8, length) },
+            Method::Kernel => kernel::copy(to, from, length),
+        }
+    }
+
     /// Copies to the program; aligned words as in [`read`](Self::read).
     ///
     /// # Safety
@@ -198,6 +214,10 @@ mod kernel {
         )
     }
 
+    pub(super) fn copy(to: usize, from: usize, length: usize) -> Result<(), Fault> {
+        transfer(libc::SYS_process_vm_readv, to, from, length)
+    }
+
     /// Reads a word, writes what `new` gives. Atomic for the operations of this process alone, who
     /// hold a lock around it: that is what `IBV_ATOMIC_HCA` promises.
     pub(super) fn update(at: usize, new: impl Fn(u64) -> Option<u64>) -> Result<u64, Fault> {
@@ -230,8 +250,9 @@ mod kernel {
             iov_base: theirs as *mut libc::c_void,
             iov_len: length,
         };
-        // SAFETY: `local` is a live slice of ours (exclusively borrowed where it is written to);
-        // the kernel checks `remote` page by page. Both iovecs live through the call.
+        // SAFETY: `local` is a live slice of ours (exclusively borrowed where it is written to), or
+        // memory of the program that the caller may write; the kernel checks both page by page.
+        // Both iovecs live through the call.
         let done = unsafe {
             libc::syscall(
                 call,

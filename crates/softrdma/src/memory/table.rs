@@ -17,6 +17,7 @@ use wire::MemoryKey;
 
 use super::copy::{Fault, ProgramMemory};
 use super::mapping;
+use super::program_bytes::{ProgramBytes, ProgramBytesMut};
 use super::region::{Entry, Region, RegisterError};
 
 /// Regions that can exist at a time: indices 1 to 0x7ffff, `max_mr` of the device.
@@ -195,6 +196,34 @@ impl MemoryTable {
     /// `Fault` if it is not mapped or not readable.
     pub fn copy_in(&self, address: u64, into: &mut [u8]) -> Result<(), AccessError> {
         ProgramMemory::access().read(address, into).map_err(fault)
+    }
+
+    /// Copies memory of the program to the front of a granted range.
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather); `OutOfBounds` if the range is shorter.
+    pub fn fill(&self, grant: &Grant, from: ProgramBytes<'_>) -> Result<(), AccessError> {
+        if from.length() as u64 > grant.length() {
+            return Err(AccessError::OutOfBounds);
+        }
+        self.compare(grant.entry(), grant.generation())?;
+        // SAFETY: the range is inside a registered region, whose owner gave it to be written.
+        unsafe { ProgramMemory::access().copy(grant.address(), from.address(), from.length()) }
+            .map_err(fault)
+    }
+
+    /// Copies the front of a granted range to memory of the program.
+    ///
+    /// # Errors
+    /// As [`fill`](Self::fill).
+    pub fn drain(&self, grant: &Grant, to: ProgramBytesMut<'_>) -> Result<(), AccessError> {
+        if to.length() as u64 > grant.length() {
+            return Err(AccessError::OutOfBounds);
+        }
+        self.compare(grant.entry(), grant.generation())?;
+        // SAFETY: who made `to` gave it to be written.
+        unsafe { ProgramMemory::access().copy(to.address(), grant.address(), to.length()) }
+            .map_err(fault)
     }
 
     fn writer(&self) -> std::sync::MutexGuard<'_, Writer> {

@@ -1,0 +1,175 @@
+//! Programs that use rsockets, all of Debian's `rdmacm-utils`: `rstream`, `riostream`, `rcopy`.
+
+use std::fs;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use super::connections::{PAUSE, as_strs};
+use super::scenes::Scene;
+use super::succeeded;
+use super::world::World;
+use crate::process::{Ended, GUARD, Running};
+
+/// Those that run once, as root on `lo`.
+pub const SCENES: [Scene; 1] = [("rcopy", copy)];
+
+/// One run of a program that sends to and fro, both ends with the same options.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// Its name.
+    pub program: &'static str,
+    /// Address of the server; `None` is the one that the world gives.
+    pub address: Option<&'static str>,
+    /// How it calls: the letters of `-T`.
+    pub manner: &'static str,
+    /// Bytes of a transfer; `None` runs the program's own list of sizes.
+    pub size: Option<u32>,
+}
+
+/// Blocking calls, data compared, sizes that no buffer divides.
+pub const DEFAULT: Stream = Stream {
+    program: "rstream",
+    address: None,
+    manner: "bv",
+    size: Some(100_001),
+};
+
+/// What every network carries.
+pub fn some() -> Vec<Stream> {
+    let manner = |manner| Stream { manner, ..DEFAULT };
+    vec![
+        DEFAULT,
+        manner("nv"),
+        manner("av"),
+        Stream {
+            program: "riostream",
+            ..DEFAULT
+        },
+    ]
+}
+
+/// Every way of calling with every kind of size.
+pub fn every() -> Vec<Stream> {
+    let mut all = Vec::new();
+    for program in ["rstream", "riostream"] {
+        for manner in ["b", "n", "a", "ab", "bv", "rbv"] {
+            // `riostream` does not know the letter
+            if program == "riostream" && manner.contains('r') {
+                continue;
+            }
+            for size in [Some(1), Some(64), Some(4097), Some(1 << 20), None] {
+                all.push(Stream {
+                    program,
+                    address: None,
+                    manner,
+                    size,
+                });
+            }
+        }
+    }
+    all
+}
+
+impl Stream {
+    fn argv(&self, end: &str, address: &str) -> Vec<String> {
+        let mut argv: Vec<String> = [self.program, end, address].map(String::from).into();
+        for letter in self.manner.chars() {
+            argv.extend(["-T".into(), letter.to_string()]);
+        }
+        if let Some(size) = self.size {
+            let numbers = [("-S", size), ("-C", 20), ("-I", 10)];
+            argv.extend(
+                numbers
+                    .into_iter()
+                    .flat_map(|(name, n)| [name.into(), n.to_string()]),
+            );
+        }
+        argv
+    }
+
+    /// Runs server and client and judges both.
+    pub fn run(&self, world: &World) -> Result<()> {
+        let address = self.address.unwrap_or(world.server.address);
+        let argv = self.argv("-b", address);
+        let mut server = world.server.start(&as_strs(&argv), &[])?;
+        let argv = self.argv("-s", address);
+        let client = client(world, &as_strs(&argv))
+            .with_context(|| format!("the server printed:\n{}", server.output()))?;
+        self.judge("client", &client)?;
+        self.judge("server", &server.wait().context("server")?)
+    }
+
+    fn judge(&self, end: &str, ended: &Ended) -> Result<()> {
+        succeeded(end, ended)?;
+        let measured = ended
+            .output
+            .lines()
+            .filter(|line| line.contains("s  "))
+            .count();
+        ensure!(
+            measured > 0 && !ended.output.contains("verification failed"),
+            "{end}: nothing was measured, or data were wrong:\n{}",
+            ended.output
+        );
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            program, manner, ..
+        } = self;
+        let family = match self.address {
+            Some(address) if address.contains(':') => "ipv6",
+            _ => "ipv4",
+        };
+        write!(f, "{program},{family},{manner}")?;
+        match self.size {
+            Some(size) => write!(f, ",size={size}"),
+            None => write!(f, ",all"),
+        }
+    }
+}
+
+/// A client that gets its connection: nothing outside tells when a server listens.
+fn client(world: &World, argv: &[&str]) -> Result<Ended> {
+    let start = Instant::now();
+    loop {
+        let ended = world.client.start(argv, &[])?.wait()?;
+        let is_refused = ended.output.contains("Connection refused");
+        if !is_refused || start.elapsed() > GUARD {
+            return Ok(ended);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// A file is copied and compared.
+fn copy(world: &World) -> Result<()> {
+    copy_of(world, 20_000_001)
+}
+
+/// The same, of 1 GiB.
+pub fn copy_large(world: &World) -> Result<()> {
+    copy_of(world, 1 << 30)
+}
+
+fn copy_of(world: &World, size: usize) -> Result<()> {
+    const FROM: &str = "/run/rcopy.in";
+    const TO: &str = "/run/rcopy.out";
+    // words that differ everywhere: a piece in the wrong place is seen
+    let words = (0..size.div_ceil(8) as u64).map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    bytes.truncate(size);
+    fs::write(FROM, &bytes).context(FROM)?;
+    let mut server = world.server.start(&["rcopy"], &[])?;
+    let to = format!("{}:{TO}", world.server.address);
+    let ended = client(world, &["rcopy", FROM, &to])?;
+    succeeded("rcopy", &ended)?;
+    // it serves for ever
+    server.kill()?;
+    ensure!(fs::read(TO).context(TO)? == bytes, "the copy differs");
+    Ok(())
+}
