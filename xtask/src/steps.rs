@@ -276,6 +276,7 @@ fn simulate(seeds: u32) -> Result<Tally> {
     run_simulator(&["--device", "--seeds", &seeds])?;
     run_simulator(&["--datagrams", "--seeds", &seeds])?;
     run_simulator(&["--cm", "--seeds", &seeds])?;
+    run_simulator(&["--streams", "--seeds", &seeds])?;
     Ok(Tally::one())
 }
 

@@ -13,7 +13,8 @@
 //! | [`checker::visibility`] | who sees the flag sees the data |
 //! | [`checker::liveness`] | everything finishes once the network has healed |
 //!
-//! [`cm_world`] is the same for connection management, with rules of its own.
+//! [`cm_world`] is the same for connection management, [`stream_world`] for iWARP, with rules of
+//! their own.
 #![forbid(unsafe_code)]
 
 pub mod checker;
@@ -29,5 +30,6 @@ pub mod oracle;
 pub mod replay;
 pub mod rng;
 pub mod scenario;
+pub mod stream_world;
 pub mod workload;
 pub mod world;

@@ -1,5 +1,6 @@
-//! Runs seeds: `softrdma-sim [--device|--datagrams|--cm] --seeds COUNT [--first SEED]`, or
-//! `softrdma-sim [--device|--datagrams|--cm] --seed SEED [--trace]`.
+//! Runs seeds: `softrdma-sim [WORLD] --seeds COUNT [--first SEED]`, or
+//! `softrdma-sim [WORLD] --seed SEED [--trace]`, with `--device`, `--datagrams`, `--cm` or
+//! `--streams` for the world.
 #![forbid(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,9 +11,9 @@ use std::time::Instant;
 
 use softrdma_sim::replay::{self, Trace};
 use softrdma_sim::world::Summary;
-use softrdma_sim::{cm_world, datagram_world, device_world, model_world};
+use softrdma_sim::{cm_world, datagram_world, device_world, model_world, stream_world};
 
-const USAGE: &str = "usage: softrdma-sim [--device|--datagrams|--cm] [--seeds COUNT] \
+const USAGE: &str = "usage: softrdma-sim [--device|--datagrams|--cm|--streams] [--seeds COUNT] \
                      [--first SEED] [--seed SEED [--trace]]";
 
 /// Failing seeds that are reported before a run of many stops.
@@ -80,6 +81,7 @@ fn run(seed: u64, options: &Options) -> Result<Summary, String> {
         "--device" => device_world::run,
         "--datagrams" => datagram_world::run,
         "--cm" => cm_world::run,
+        "--streams" => stream_world::run,
         _ => model_world::run,
     };
     catch_unwind(AssertUnwindSafe(|| world(seed, options.trace))).unwrap_or_else(|panic| {
@@ -120,6 +122,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Options> {
             "--device" => options.world = "--device",
             "--datagrams" => options.world = "--datagrams",
             "--cm" => options.world = "--cm",
+            "--streams" => options.world = "--streams",
             "--trace" => options.trace = Trace::Print,
             "--seeds" => options.count = arguments.next()?.parse().ok()?,
             "--first" => options.first = arguments.next()?.parse().ok()?,
