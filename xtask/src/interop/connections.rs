@@ -36,8 +36,8 @@ pub enum Meeting {
     Ping(RPing),
     /// An `rping` server that stays, and clients one after the other.
     Persistent,
-    /// So many connections of `ucmatose` with these options at both ends.
-    Many(&'static [&'static str]),
+    /// A program with these options at both ends: `ucmatose`, `udaddy`.
+    Both(&'static str, &'static [&'static str]),
     /// So many connections of `cmtime`, whose server stays.
     Times(u32),
     /// perftest, whose ends agree by rdma_cm too.
@@ -72,7 +72,11 @@ pub fn cases(full: bool) -> Vec<Meeting> {
         Meeting::Ping(large),
         Meeting::Ping(v6(ping)),
         Meeting::Persistent,
-        Meeting::Many(&["-c", "10", "-C", "5", "-S", "1000", "-t", "32"]),
+        Meeting::Both(
+            "ucmatose",
+            &["-c", "10", "-C", "5", "-S", "1000", "-t", "32"],
+        ),
+        Meeting::Both("udaddy", &["-c", "3", "-C", "5", "-S", "1000"]),
         Meeting::Times(100),
         measure("ib_write_bw", &[]),
         measure("ib_send_lat", &[]),
@@ -88,9 +92,18 @@ pub fn cases(full: bool) -> Vec<Meeting> {
             count: 1000,
             ..ping
         }));
-        cases.push(Meeting::Many(&["-c", "1", "-C", "10", "-S", "65536"]));
-        cases.push(Meeting::Many(&["-c", "100", "-C", "1", "-S", "64"]));
-        cases.push(Meeting::Many(&["-c", "5", "-C", "2", "-S", "100", "-m"]));
+        cases.push(Meeting::Both(
+            "ucmatose",
+            &["-c", "1", "-C", "10", "-S", "65536"],
+        ));
+        cases.push(Meeting::Both(
+            "ucmatose",
+            &["-c", "100", "-C", "1", "-S", "64"],
+        ));
+        cases.push(Meeting::Both(
+            "ucmatose",
+            &["-c", "5", "-C", "2", "-S", "100", "-m"],
+        ));
         cases.push(Meeting::Times(1000));
         for program in PerfTest::PROGRAMS {
             cases.push(measure(program, &["-m", "512"]));
@@ -143,9 +156,9 @@ impl Meeting {
                     Ok(output)
                 })
             }
-            Self::Many(options) => {
+            Self::Both(program, options) => {
                 let options = words(options);
-                let (server, client) = ucmatose(role, at_server, &options, &options);
+                let (server, client) = ends(program, role, at_server, [&options, &options]);
                 let (server, client) = meet(At::both(role, guest), &server, &client)?;
                 finished(&server, &client)
             }
@@ -181,8 +194,12 @@ impl Meeting {
                 refused(client.running().wait()?, INVALID_SERVICE_ID)
             }
             Self::Refused => {
-                let (server, client) =
-                    ucmatose(role, at_server, &words(&["-c", "1"]), &words(&["-c", "2"]));
+                let (server, client) = ends(
+                    "ucmatose",
+                    role,
+                    at_server,
+                    [&words(&["-c", "1"]), &words(&["-c", "2"])],
+                );
                 let (mut server_at, mut client_at) = At::both(role, guest);
                 let mut server = server_at.start(&server)?;
                 let client = client_at.connect(&client)?;
@@ -211,8 +228,8 @@ impl std::fmt::Display for Meeting {
             Self::Twin => f.write_str("cm-twin"),
             Self::Ping(ping) => write!(f, "{ping}"),
             Self::Persistent => f.write_str("rping,persistent"),
-            Self::Many(options) => {
-                f.write_str("ucmatose")?;
+            Self::Both(program, options) => {
+                f.write_str(program)?;
                 for word in *options {
                     let joint = if word.starts_with('-') { ',' } else { '=' };
                     write!(f, "{joint}{word}")?;
@@ -406,29 +423,29 @@ fn under_loss(role: Role, guest: &mut Guest, connections: u32) -> Result<String>
     let count = connections.to_string();
     let options = words(&["-c", &count, "-C", "1", "-S", "64"]);
     let address = role.address_of_server(false);
-    let (server, client) = ucmatose(role, address, &options, &options);
+    let (server, client) = ends("ucmatose", role, address, [&options, &options]);
     let plan = format!("loss={LOSS},seed={connections}");
     let variables = [("SOFTRDMA_FAULTS", plan.as_str())];
     let (server, client) = meet(At::both_with(role, guest, &variables), &server, &client)?;
     finished(&server, &client)
 }
 
-/// The command lines of `ucmatose` for server and client.
-fn ucmatose(
+/// The command lines of a program of rdmacm-utils for server and client, with their options.
+fn ends(
+    program: &str,
     role: Role,
     server: &str,
-    server_options: &[String],
-    client_options: &[String],
+    [server_options, client_options]: [&[String]; 2],
 ) -> (Vec<String>, Vec<String>) {
-    let server_argv = words(&["ucmatose", "-b", server]);
-    let client_argv = words(&["ucmatose", "-b", role.address_of_client(), "-s", server]);
+    let server_argv = words(&[program, "-b", server]);
+    let client_argv = words(&[program, "-b", role.address_of_client(), "-s", server]);
     (
         [&server_argv[..], server_options].concat(),
         [&client_argv[..], client_options].concat(),
     )
 }
 
-/// Whether both ends of `ucmatose` did all; gives what they printed.
+/// Whether both ends did all, which they say; gives what they printed.
 fn finished(server: &Ended, client: &Ended) -> Result<String> {
     let output = both(&server.output, client);
     for (end, ended) in [("server", server), ("client", client)] {
@@ -451,9 +468,14 @@ fn refused(ended: Ended, reason: u32) -> Result<String> {
     Ok(ended.output)
 }
 
-/// Whether a client came too early. perftest tells the event's number, and no reason.
+/// Whether a client came too early: perftest tells the event's number and no reason, datagrams get
+/// a SIDR_REP.
 fn nobody_listened(ended: &Ended) -> bool {
-    is_refused(ended, INVALID_SERVICE_ID) || ended.output.contains("Unexpected CM event bl blka 8")
+    const ELSE: [&str; 2] = [
+        "Unexpected CM event bl blka 8",
+        "RDMA_CM_EVENT_UNREACHABLE, error: 1",
+    ];
+    is_refused(ended, INVALID_SERVICE_ID) || ELSE.iter().any(|text| ended.output.contains(text))
 }
 
 /// Whether a program says that it got a REJ of this reason; some have a colon in it.
@@ -497,7 +519,7 @@ mod tests {
     #[test]
     fn the_client_goes_to_the_other_host() {
         let options = words(&["-c", "2"]);
-        let (server, client) = ucmatose(Role::Client, GUEST_ADDRESS, &[], &options);
+        let (server, client) = ends("ucmatose", Role::Client, GUEST_ADDRESS, [&[], &options]);
         assert_eq!(server.join(" "), "ucmatose -b 10.77.0.2");
         assert_eq!(client.join(" "), "ucmatose -b 10.77.0.1 -s 10.77.0.2 -c 2");
         assert_eq!(Role::Server.address_of_server(true), OUR_ADDRESS_V6);

@@ -295,8 +295,8 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// `ibv_destroy_qp`: EBUSY while it is attached to a group; what was posted vanishes; waits until the events that the program got are
-/// acknowledged.
+/// `ibv_destroy_qp`: EBUSY while it is attached to a group; what was posted vanishes; waits until
+/// the events that the program got are acknowledged.
 ///
 /// # Safety
 /// `qp` is NULL or a queue pair, and not used any more if this succeeds.
