@@ -117,8 +117,8 @@ defaults! {
     }
 }
 
-// What the connection manager does not have yet, and its sockets' epoll. ENOSYS is also what the kernel's
-// answers without its CM.
+// What the connection manager does not have yet, and its sockets' epoll. ENOSYS is also what the
+// kernel's answers without its CM.
 defaults! {
     minus_one(ENOSYS) {
         softrdma_rdma_join_multicast, softrdma_rdma_join_multicast_ex,

@@ -57,8 +57,8 @@ unsafe fn request(id: *mut rdma_cm_id, parameters: *const rdma_conn_param) -> Re
     }
 }
 
-/// EINVAL for what no connection can be: without a queue pair, or with more READs in flight than the
-/// device has.
+/// EINVAL for what no connection can be: without a queue pair, or with more READs in flight than
+/// the device has.
 ///
 /// # Safety
 /// As for [`request`].
@@ -114,8 +114,8 @@ pub unsafe extern "C" fn softrdma_cm_connect(
     })
 }
 
-/// What `rdma_accept` does before it waits: the queue pair is ready before the peer is told. Nothing
-/// will come of the acceptance of a datagram, then 1.
+/// What `rdma_accept` does before it waits: the queue pair is ready before the peer is told.
+/// Nothing will come of the acceptance of a datagram, then 1.
 ///
 /// # Safety
 /// `id` is NULL or an ID; `parameters` is NULL or valid.
@@ -181,7 +181,8 @@ pub unsafe extern "C" fn softrdma_rdma_reject(
     unsafe { reject(id, RejectReason::Consumer, data, length) }
 }
 
-/// `rdma_reject_ece`: what the peer's device offers beyond the standard is not what this side needs.
+/// `rdma_reject_ece`: what the peer's device offers beyond the standard is not what this side
+/// needs.
 ///
 /// # Safety
 /// As for [`softrdma_rdma_reject`].

@@ -19,8 +19,8 @@ use crate::log;
 /// `ai_flags`: of a listener.
 const PASSIVE: c_int = 0x1;
 
-/// The first part of `rdma_create_ep`: an ID, which is bound if it is to listen, and then complete: 1.
-/// Otherwise 0.
+/// The first part of `rdma_create_ep`: an ID. Gives 1 if it is complete, which one that is to listen
+/// is once it is bound, else 0.
 ///
 /// # Safety
 /// `to` is NULL or valid for a write; `info` is NULL or from `rdma_getaddrinfo`; `pd` is NULL or
@@ -117,8 +117,9 @@ pub unsafe extern "C" fn softrdma_rdma_destroy_ep(id: *mut rdma_cm_id) {
     }
 }
 
-/// The second part of `rdma_get_request`: takes the request out of the event that was waited for, and
-/// gives it a queue pair if the listener is to do so. An event that is none stays with the listener.
+/// The second part of `rdma_get_request`: takes the request out of the event that was waited for,
+/// and gives it a queue pair if the listener is to do so. An event that is none stays with the
+/// listener.
 ///
 /// # Safety
 /// `listener` is an ID with a channel of its own; `event` was fetched from it; `to` is valid for a

@@ -53,8 +53,8 @@ pub unsafe extern "C" fn softrdma_cm_addrinfo_hints(
 /// The answer made of what was found: the first of it. 0, or −1 with `errno`.
 ///
 /// # Safety
-/// `asked` is NULL or valid; `found` is NULL, if nothing was looked for, or from `getaddrinfo`; `to`
-/// is valid for a write.
+/// `asked` is NULL or valid; `found` is NULL, if nothing was looked for, or from `getaddrinfo`;
+/// `to` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softrdma_cm_addrinfo(
     asked: *const rdma_addrinfo,

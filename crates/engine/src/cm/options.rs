@@ -38,8 +38,8 @@ impl Config {
 }
 
 /// What one vendor's devices can do beyond the standard: in REQ an offer, in REP what was chosen.
-/// Nothing here looks at it. spec: IBA 12.7 (VendorID); the options are in the attribute modifier, as
-/// Linux has it
+/// Nothing here looks at it. spec: IBA 12.7 (VendorID); the options are in the attribute modifier,
+/// as Linux has it
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Enhancements {
     /// Whose they are; 0 without any.
