@@ -16,6 +16,7 @@ use rustix::process::geteuid;
 
 pub use crate::error::{CallError, ConnectError};
 use crate::{
+    counters::{CounterPage, LinkCounts},
     credit::CreditTable,
     link::LinkInfo,
     port::{BoundPort, PortAddress, PortSpace},
@@ -85,6 +86,8 @@ pub struct Lease {
     pub steer: OwnedFd,
     /// How full the receive buffers of this host are; `None` from a broker that has no such table.
     pub credit: Option<CreditTable>,
+    /// Where to write what was counted; `None` where the broker could not make it.
+    pub counters: Option<CounterPage>,
     steer_prefix: String,
 }
 
@@ -237,7 +240,13 @@ impl Client {
     /// [`Refusal::NoSlotToSpare`] otherwise.
     pub fn lease_slot(&self) -> Result<Lease, CallError> {
         let (reply, descriptors) = self.call(Request::LeaseSlot)?;
-        let Reply::Lease { slot, steer_prefix } = reply else {
+        let Reply::Lease {
+            slot,
+            has_credit,
+            has_counters,
+            steer_prefix,
+        } = reply
+        else {
             return Err(unexpected(&reply));
         };
         let mut descriptors = descriptors.into_iter();
@@ -246,18 +255,24 @@ impl Client {
             self.release_slot(slot)?;
             return Err(CallError::System(io::Errno::MFILE));
         };
-        let credit = descriptors.next().and_then(|file| {
-            CreditTable::open(file)
-                .inspect_err(
-                    |errno| tracing::warn!(%errno, "the broker's credit table is of no use"),
-                )
-                .ok()
+        // a program does without either
+        let useless = |what| move |errno: &io::Errno| tracing::warn!(%errno, what, "of no use");
+        let credit = has_credit.then(|| descriptors.next()).flatten();
+        let credit = credit.and_then(|file| {
+            let opened = CreditTable::open(file);
+            opened.inspect_err(useless("credit table")).ok()
+        });
+        let counters = has_counters.then(|| descriptors.next()).flatten();
+        let counters = counters.and_then(|file| {
+            let opened = CounterPage::open(file);
+            opened.inspect_err(useless("counter page")).ok()
         });
         Ok(Lease {
             slot,
             receive,
             steer,
             credit,
+            counters,
             steer_prefix,
         })
     }
@@ -373,6 +388,14 @@ impl Client {
     pub fn inquire(&self, process: u64, question: Question) -> Result<Report, CallError> {
         match self.call(Request::Inquire { process, question })?.0 {
             Reply::Report(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What was counted for a link up to now, as far as programs have written it.
+    pub fn counts(&self, link: &str) -> Result<LinkCounts, CallError> {
+        match self.call(Request::Counts { link: link.into() })?.0 {
+            Reply::Counts(counts) => Ok(counts),
             other => Err(unexpected(&other)),
         }
     }

@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`client`] | what programs call |
+//! | [`counters`] | what programs have counted, also those that are gone |
 //! | [`credit`] | how full the receive buffers of the host are |
 //! | [`error`] | what they get instead |
 //! | [`protocol`] | the messages |
@@ -20,6 +21,7 @@
 //! | [`who`] | who may talk to whom |
 
 pub mod client;
+pub mod counters;
 pub mod credit;
 pub mod error;
 pub mod gsi;

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    counters::LinkCounts,
     gsi::Counters,
     link::LinkInfo,
     port::{BoundPort, PortAddress, PortRefusal, PortSpace, space_code},
@@ -161,6 +162,11 @@ pub enum Request {
         /// What.
         question: Question,
     },
+    /// What was counted for a link.
+    Counts {
+        /// Its name.
+        link: String,
+    },
     /// The answer of a process. Alone of all requests it gets none itself.
     Report {
         /// [`News::Question::inquiry`]
@@ -192,11 +198,15 @@ pub enum Reply {
     Names(Vec<String>),
     /// One link.
     Link(LinkInfo),
-    /// A slot; the record carries the receive socket, the steering socket, and for those who take
-    /// it the credit table if there is one.
+    /// A slot; the record carries the receive socket, the steering socket, and then what is there
+    /// of the rest, in this order.
     Lease {
         /// Its number, 1 to 255.
         slot: u8,
+        /// Whether the credit table is there: only for those who take it.
+        has_credit: bool,
+        /// Whether a counter page is.
+        has_counters: bool,
         /// The names of all steering sockets, see [`steer_name`].
         steer_prefix: String,
     },
@@ -210,6 +220,8 @@ pub enum Reply {
     Processes(Vec<Process>),
     /// What one of them answered.
     Report(Report),
+    /// What was counted for a link.
+    Counts(LinkCounts),
 }
 
 /// Who holds a slot.

@@ -34,6 +34,9 @@ pub enum Kind {
     SharedReceiveQueue,
     /// IDs of connection management that have an address.
     ConnectionId,
+    /// No objects: who is asked writes what it has counted into its counter pages before it
+    /// answers.
+    Counters,
 }
 
 /// What a process is asked.

@@ -2,7 +2,7 @@
 //!
 //! | subcommand | file |
 //! |---|---|
-//! | `link`, `dev`, `resource`: syntax and output of iproute2's `rdma` | `rdma/` |
+//! | `link`, `dev`, `resource`, `statistic`: syntax and output of iproute2's `rdma` | `rdma/` |
 //! | `run`: a program with our libraries | `run/` |
 //! | `devices`, `devinfo`: output of `ibv_devices` and `ibv_devinfo` | `devinfo.rs` |
 //! | `broker`: the daemon | `daemon.rs` |
@@ -42,6 +42,9 @@ enum Command {
     /// Show what programs have: queue pairs, memory regions and so on (see `resource help`)
     #[command(disable_help_flag = true)]
     Resource(rdma::Words),
+    /// Show what was counted (see `statistic help`)
+    #[command(disable_help_flag = true)]
+    Statistic(rdma::Words),
     /// List the devices, as ibv_devices does
     Devices,
     /// Show attributes of devices, as ibv_devinfo does
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Link(words) => rdma::run(rdma::Object::Link, arguments.output, words),
         Command::Dev(words) => rdma::run(rdma::Object::Dev, arguments.output, words),
         Command::Resource(words) => rdma::run(rdma::Object::Resource, arguments.output, words),
+        Command::Statistic(words) => rdma::run(rdma::Object::Statistic, arguments.output, words),
         Command::Devices => devinfo::list_devices(),
         Command::Devinfo(arguments) => devinfo::run(&arguments),
         Command::Broker(arguments) => daemon::run(&arguments),

@@ -278,6 +278,11 @@ impl<H: Host> Shard<H> {
         })
     }
 
+    /// Counts of a queue pair.
+    pub fn counters_of(&self, index: QpIndex) -> Option<Counters> {
+        self.places.get(index).map(|qp| qp.common.counters)
+    }
+
     /// Counts of all queue pairs, also of those that are gone.
     pub fn counters(&self) -> Counters {
         let mut sum = self.past;

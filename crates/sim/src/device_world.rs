@@ -187,6 +187,7 @@ impl Device {
         let spec = QueuePairSpec {
             transport: engine::qp::Transport::Rc,
             pd: PD,
+            link: 0,
             send_cq: Arc::clone(&self.send_cq),
             receive_cq: Arc::clone(&self.receive_cq),
             shared_receives: self.shared_receives.clone(),

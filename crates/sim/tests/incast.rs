@@ -202,6 +202,7 @@ impl Process {
         let spec = QueuePairSpec {
             transport: engine::qp::Transport::Rc,
             pd: PD,
+            link: 0,
             send_cq: Arc::clone(&self.queue),
             receive_cq: Arc::clone(&self.queue),
             shared_receives: None,

@@ -67,6 +67,8 @@ pub struct QueuePairSpec {
     pub transport: Transport,
     /// Its protection domain.
     pub pd: PdId,
+    /// Index of the link that it counts for.
+    pub link: u32,
     /// Completions of sends.
     pub send_cq: Arc<CompletionQueue>,
     /// Completions of receives.
@@ -154,6 +156,7 @@ impl<N: Network> Core<N> {
         let queues = [spec.send_cq.attach(), spec.receive_cq.attach()];
         let front = Front::new(
             qpn,
+            spec.link,
             (spec.transport, spec.port_mtu),
             spec.capabilities,
             receives,
@@ -223,6 +226,9 @@ impl<N: Network> Core<N> {
             inner.transmit(self.now(), &self.memory);
         }
         inner.release_delayed(Instant::from_nanos(u64::MAX));
+        if let Some(counters) = inner.engine.counters_of(front.index()) {
+            inner.outlive(front.link(), &counters);
+        }
         inner.engine.destroy_qp(front.index());
         inner.fronts.remove(&front.index());
     }

@@ -20,6 +20,8 @@ use crate::shared_receive_queue::{Receives, SharedReceiveUse};
 /// See the module.
 pub struct Front {
     qpn: Qpn,
+    /// Index of the link that it counts for.
+    link: u32,
     transport: Transport,
     /// Bytes of its longest message.
     message_max: u64,
@@ -42,6 +44,7 @@ impl Front {
     /// A queue pair in RESET. `port_mtu` bounds its messages if they are datagrams.
     pub fn new(
         qpn: Qpn,
+        link: u32,
         (transport, port_mtu): (Transport, Mtu),
         capabilities: Capabilities,
         receives: Receives,
@@ -54,6 +57,7 @@ impl Front {
         };
         Self {
             qpn,
+            link,
             transport,
             message_max: match transport {
                 Transport::Ud => port_mtu.bytes().into(),
@@ -74,6 +78,11 @@ impl Front {
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// Index of the link that it counts for.
+    pub(crate) fn link(&self) -> u32 {
+        self.link
     }
 
     /// Its index in the shard.

@@ -6,9 +6,10 @@
 use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use broker::client::Client;
+use broker::counters::CounterPage;
 use engine::Instant;
 use engine::qp::{AttributeMask, Attributes, State};
 use io::fork::ClosedInChild;
@@ -35,6 +36,10 @@ pub struct Lane {
     pub(crate) core: Core<UdpNetwork>,
     /// The way to its background thread.
     pub(crate) attendant: Arc<Attendant>,
+    /// Where to write what was counted.
+    pub(crate) counters: Option<CounterPage>,
+    /// The index of the link that counts what belongs to no queue pair.
+    pub(crate) first_link: OnceLock<u32>,
     /// Queue pairs in it, or about to be.
     queue_pairs: AtomicU32,
     /// Joining and leaving of groups, one at a time; asks the broker, so it comes before the shard.
@@ -82,6 +87,8 @@ impl Lane {
             slot,
             core,
             attendant,
+            counters: lease.counters,
+            first_link: OnceLock::new(),
             queue_pairs: AtomicU32::new(0),
             joining: Mutex::new(()),
         })

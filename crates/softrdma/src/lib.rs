@@ -26,6 +26,7 @@
 //! | [`cm`] | connection management: IDs, event channels |
 //! | [`sysfs`] | what the kernel's files would say of a link |
 //! | `process`, `progress` | the only globals and the only threads |
+//! | `counting` | what was counted, written where the broker finds it |
 //! | `registry` | what the process answers when somebody asks what it has |
 //! | `lane`, `lanes` | a slot with its shard and its thread; which one a queue pair gets |
 //!
@@ -41,6 +42,7 @@ pub mod cm;
 pub mod completion_channel;
 pub mod completion_queue;
 pub mod core;
+mod counting;
 pub mod cq;
 pub mod credit;
 pub mod device;

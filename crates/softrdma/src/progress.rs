@@ -42,6 +42,8 @@ const CROWDED_NS: u64 = 2_000_000;
 const CONTENDED_NS: u64 = SERVICE_BOUND_NS;
 /// While packets keep coming, the thread looks this often whether the broker has news.
 const NEWS_NS: u64 = 10_000_000;
+/// How long what was counted waits at most to be written where others can read it.
+const PUBLISH_NS: u64 = 100_000_000;
 /// With nothing to do at all, the thread looks whether the process still needs it.
 const IDLE_NS: u64 = 1_000_000_000;
 
@@ -70,6 +72,8 @@ pub fn start(
             attendant,
             armed: Armed::new(poller),
             glance_ns: GLANCE_MIN_NS,
+            published: 0,
+            publish_at: Instant::from_nanos(0),
             took_over: Instant::from_nanos(0),
             crowded_until: Instant::from_nanos(0),
             has_cores: io::thread::cores() > 1,
@@ -85,6 +89,10 @@ struct Thread {
     attendant: Arc<Attendant>,
     armed: Armed,
     glance_ns: u64,
+    /// What was counted when that was written.
+    published: u64,
+    /// When it may be written again.
+    publish_at: Instant,
     /// When it last found work that the program had left.
     took_over: Instant,
     /// Somebody else needs the core until then.
@@ -100,6 +108,7 @@ impl Thread {
                 return;
             }
             let sleep = self.round(&process);
+            let sleep = self.publish(&process, sleep);
             let is_blocking = matches!(sleep, Sleep::Until(_));
             let timeout_ns = sleep.nanoseconds();
             if self.arm(&process, is_blocking).is_err() {
@@ -207,6 +216,29 @@ impl Thread {
                 deadline.map_or(IDLE_NS, |deadline| nanoseconds(deadline.since(core.now())));
             return Sleep::Until(until.min(IDLE_NS));
         }
+    }
+
+    /// Writes what was counted, if that has changed and the last time is long ago; sees to it that
+    /// the thread is awake in time otherwise.
+    fn publish(&mut self, process: &Process, sleep: Sleep) -> Sleep {
+        let Some(lane) = process.lanes.get(self.lane) else {
+            return sleep;
+        };
+        let mark = lane.core.shard.counted_mark();
+        if mark == self.published {
+            return sleep;
+        }
+        let now = lane.core.now();
+        if now < self.publish_at {
+            return sleep.at_most(nanoseconds(self.publish_at.since(now)));
+        }
+        lane.publish(process);
+        self.published = mark;
+        // with very many queue pairs it takes a while, of which little is to be
+        let cost = nanoseconds(lane.core.now().since(now));
+        let pause = PUBLISH_NS.max(cost.saturating_mul(100));
+        self.publish_at = Instant::from_nanos(now.as_nanos().saturating_add(pause));
+        sleep
     }
 
     /// Connection management is the first lane's.
@@ -330,6 +362,15 @@ enum Sleep {
 }
 
 impl Sleep {
+    /// The same, not longer than this.
+    fn at_most(self, bound: u64) -> Self {
+        match self {
+            Self::Glance(nanoseconds) => Self::Glance(nanoseconds.min(bound)),
+            Self::Briefly(nanoseconds) => Self::Briefly(nanoseconds.min(bound)),
+            Self::Until(nanoseconds) => Self::Until(nanoseconds.min(bound)),
+        }
+    }
+
     fn nanoseconds(&self) -> u64 {
         match *self {
             Self::Glance(nanoseconds) | Self::Briefly(nanoseconds) | Self::Until(nanoseconds) => {

@@ -169,16 +169,18 @@ impl QueuePair {
             // it may have been armed before it had a lane
             cq.watch_if_armed();
         }
+        let link = pd.0.context.link();
         let front = place.core.create_queue_pair(QueuePairSpec {
             transport: options.transport,
             pd: pd.0.id,
+            link: link.index,
             send_cq,
             receive_cq,
             shared_receives: options
                 .shared_receives
                 .map(|receives| Arc::clone(receives.queue())),
             capabilities,
-            port_mtu: pd.0.context.link().active_mtu,
+            port_mtu: link.active_mtu,
             signal_all: options.signal_all,
             events: Arc::clone(&pd.0.context.events),
         })?;
@@ -465,6 +467,10 @@ impl Drop for QueuePair {
         }
         self.detach_all();
         self.core().destroy_queue_pair(&self.front);
+        if self.place.queue_pairs() == 1 {
+            // the last one: the process may be about to end
+            self.place.publish(self.process());
+        }
     }
 }
 

@@ -137,6 +137,12 @@ impl Process {
             Kind::MemoryRegion => self.list_regions(from),
             Kind::QueuePair => self.list_queue_pairs(from),
             Kind::ConnectionId => self.connections.report(from),
+            Kind::Counters => {
+                for lane in self.lanes.all() {
+                    lane.publish(self);
+                }
+                Report::default()
+            }
             Kind::SharedReceiveQueue => self.list(&self.registry.shared_receives, from, |_, pd| {
                 Some((self.link_of(pd), Details::SharedReceiveQueue { pd }))
             }),

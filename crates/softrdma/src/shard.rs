@@ -20,6 +20,7 @@ use engine::{AsyncEvent, Burst, Host, Instant, Path, QpIndex};
 use tap::{Delayed, Tap};
 
 use crate::completion_queue::CompletionQueue;
+use crate::counting::{self, Ledger};
 use crate::credit::SlotCredit;
 use crate::front::Front;
 use crate::gsi::{self, Inbox};
@@ -68,6 +69,8 @@ pub struct Shard<N> {
     reader: OnceLock<Arc<Attendant>>,
     /// What may wait for company.
     pub hold: Hold,
+    /// Changes when there is something new to count.
+    counted_mark: AtomicU64,
     /// When somebody was last inside a poll, in nanoseconds of the clock.
     last_poll_ns: AtomicU64,
     /// Since when polls find nothing; 0 while they do.
@@ -96,6 +99,7 @@ pub struct Inner<N> {
     /// Routes on which the kernel does not segment.
     without_gso: Vec<Path>,
     steering: Option<Steering>,
+    pub(crate) ledger: Ledger,
     /// Datagrams that the own receive buffer had no room for, as last seen.
     dropped_seen: u64,
     /// Kept for its memory.
@@ -132,6 +136,7 @@ impl<N: Network> Shard<N> {
                 blocked: VecDeque::new(),
                 without_gso: Vec::new(),
                 steering,
+                ledger: Ledger::default(),
                 dropped_seen: 0,
                 posted: SendList::default(),
                 sections: 0,
@@ -143,6 +148,7 @@ impl<N: Network> Shard<N> {
             is_steered: AtomicBool::new(false),
             reader: OnceLock::new(),
             hold: Hold::new(pace),
+            counted_mark: AtomicU64::new(0),
             last_poll_ns: AtomicU64::new(0),
             idle_since_ns: AtomicU64::new(0),
         }
@@ -280,6 +286,13 @@ impl<N: Network> Shard<N> {
             reader.wake.wake();
         }
         self.hold.set_in_flight(inner.engine.is_in_flight());
+        self.counted_mark
+            .store(counting::mark(&inner.tap), Ordering::Relaxed);
+    }
+
+    /// Changes when there is something new to count.
+    pub fn counted_mark(&self) -> u64 {
+        self.counted_mark.load(Ordering::Relaxed)
     }
 
     /// Leaves a stamp: somebody polls, the background thread may sleep. Returns for how many

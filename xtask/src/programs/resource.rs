@@ -1,4 +1,5 @@
-//! `softrdma resource show`: what running programs have, and that nothing stays of dead ones.
+//! `softrdma resource show` and `statistic show`: what running programs have and have counted, and
+//! what stays of dead ones.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use super::world::World;
 use crate::process::{GUARD, Local, Running};
 
 /// Those that run once, as root on `lo`.
-pub const SCENES: [Scene; 1] = [("resource", resource)];
+pub const SCENES: [Scene; 2] = [("resource", resource), ("statistic", statistic)];
 
 /// How long to wait before looking again.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -66,6 +67,65 @@ fn resource(world: &World) -> Result<()> {
     client.kill()?;
     until(world, &["show"], |text| text.contains(NOTHING))?;
     Ok(())
+}
+
+/// Counters say what was done, to the packet once who did it has ended well, and never go down,
+/// also when somebody is killed.
+fn statistic(world: &World) -> Result<()> {
+    const ROUNDS: u64 = 25;
+    let count = ROUNDS.to_string();
+    let address = world.server.address;
+    let run = |end: &str| {
+        let argv = ["rping", end, "-a", address, "-C", count.as_str()];
+        world.server.start(&argv, &[])
+    };
+    let mut server = run("-s")?;
+    until(world, &["show", "cm_id"], |text| text.contains("LISTEN"))?;
+    for ended in [run("-c")?.wait()?, server.wait()?] {
+        super::succeeded("rping", &ended)?;
+    }
+    let counted = counters(world)?;
+    // a round is two SENDs of each end
+    for name in ["rdma_sends", "rdma_recvs"] {
+        ensure!(counted(name)? == 4 * ROUNDS, "{name} is {}", counted(name)?);
+    }
+
+    let mut server = world.server.start(&["rping", "-s", "-a", address], &[])?;
+    until(world, &["show", "cm_id"], |text| text.contains("LISTEN"))?;
+    let mut client = world.client.start(&["rping", "-c", "-a", address], &[])?;
+    let start = Instant::now();
+    let before = loop {
+        let now = counters(world)?;
+        if now("rdma_sends")? > 4 * ROUNDS {
+            break now;
+        }
+        ensure!(start.elapsed() < GUARD, "living programs are not counted");
+        std::thread::sleep(PAUSE);
+    };
+    server.kill()?;
+    client.kill()?;
+    until(world, &["show"], |text| text.contains(NOTHING))?;
+    let after = counters(world)?;
+    for name in ["sent_pkts", "rcvd_pkts", "rdma_sends", "rdma_recvs"] {
+        ensure!(
+            after(name)? >= before(name)?,
+            "{name} went from {} to {}",
+            before(name)?,
+            after(name)?
+        );
+    }
+    Ok(())
+}
+
+/// The counters of the link by name.
+fn counters(world: &World) -> Result<impl Fn(&str) -> Result<u64>> {
+    let text = world.server.softrdma(&["statistic", "show"])?;
+    Ok(move |name: &str| {
+        let is_it = |line: &&str| line.trim_start().starts_with(name);
+        let line = text.lines().find(is_it).context("no such counter")?;
+        let value = line.split_whitespace().nth(1).context("no value")?;
+        Ok(value.parse()?)
+    })
 }
 
 /// Each line has the other's number, and the process that it belongs to.

@@ -139,6 +139,11 @@ impl Links {
             .collect()
     }
 
+    /// All of them, oldest first.
+    pub(super) fn all(&self) -> impl Iterator<Item = &LinkInfo> {
+        self.links.iter().map(|link| &link.info)
+    }
+
     pub(super) fn get(&self, name: &str) -> Result<&LinkInfo, Refusal> {
         self.links
             .iter()

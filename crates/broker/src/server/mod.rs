@@ -15,6 +15,7 @@
 //! | `ports.rs` | which RDMA port is whose, who listens |
 //! | `requesters.rs` | who got which request for a connection |
 //! | `route.rs` | whom a message of connection management is for |
+//! | `tallies.rs` | what was counted for each link |
 //! | `outbox.rs` | messages on their way to slots |
 //!
 //! Nothing here trusts a client with more than its own things: it may end at any moment, send
@@ -35,6 +36,7 @@ mod requests;
 mod route;
 mod slots;
 mod sockets;
+mod tallies;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -59,8 +61,10 @@ use self::{
     ports::Ports,
     slots::{Owner, Slots},
     sockets::Sockets,
+    tallies::Tallies,
 };
 use crate::{
+    link::PortState,
     protocol::{Event, ROCE_PORT, control_name},
     who::{self, IdMap},
 };
@@ -192,6 +196,7 @@ pub struct Server {
     slots: Slots,
     sockets: Sockets,
     accounts: Accounts,
+    tallies: Tallies,
     ports: Ports,
     groups: Groups,
     gsi: Gsi,
@@ -226,6 +231,7 @@ impl Server {
         let mut server = Self {
             sockets: Sockets::new(config.port, &instance, config.receive_buffer),
             accounts: Accounts::new(),
+            tallies: Tallies::default(),
             ports: Ports::default(),
             groups: Groups::default(),
             gsi: Gsi::new(now),
@@ -383,6 +389,15 @@ impl Server {
 
     fn publish(&mut self, event: &Event) {
         tracing::debug!(?event, "publish");
+        match event {
+            Event::Changed { link, changes } => {
+                if changes.port_state && link.port_state() == PortState::Down {
+                    self.tallies.count_down(link);
+                }
+            }
+            Event::Removed { .. } => self.tallies.retain(self.links.all()),
+            Event::Added(_) => {}
+        }
         for client in self.clients.values_mut() {
             if let Event::Removed { name } = event {
                 client.forget_uses(name);

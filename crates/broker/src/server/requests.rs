@@ -1,7 +1,7 @@
 //! What clients ask, and what is done about it.
 
 use std::{
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     time::{Duration, Instant},
 };
 
@@ -323,6 +323,10 @@ impl Server {
                 self.subscribe(owner);
                 Ok(Reply::Done)
             }
+            Request::Counts { link } => {
+                let link = self.links.get(&link)?;
+                Ok(Reply::Counts(self.tallies.of(link)))
+            }
             Request::Processes => Ok(Reply::Processes(self.processes())),
             Request::Status => {
                 self.open_port();
@@ -469,6 +473,7 @@ impl Server {
             return;
         };
         self.slots.put_back(slot);
+        self.tallies.close(slot, self.links.all());
         self.answer(owner, call, Err(system("hand out a slot")(errno)));
     }
 
@@ -485,12 +490,19 @@ impl Server {
             .try_clone_to_owned();
         let receive = Descriptor::from(receive.map_err(|_| Errno::MFILE)?);
         self.accounts.open(slot, self.sockets.granted());
+        let counters = self.tallies.open(slot);
         let client = self.clients.get(&owner).ok_or(Errno::PIPE)?;
-        let reply = Ok(Reply::Lease { slot, steer_prefix });
+        let takes_credit = |_: &BorrowedFd<'_>| client.takes_credit();
+        let credit = self.accounts.descriptor().filter(takes_credit);
+        let reply = Ok(Reply::Lease {
+            slot,
+            has_credit: credit.is_some(),
+            has_counters: counters.is_some(),
+            steer_prefix,
+        });
         let mut descriptors = vec![receive.as_fd(), self.sockets.steering(slot)?];
-        if client.takes_credit() {
-            descriptors.extend(self.accounts.descriptor());
-        }
+        descriptors.extend(credit);
+        descriptors.extend(counters.as_ref().map(AsFd::as_fd));
         client.answer(call, reply, &descriptors)?;
         tracing::debug!(
             slot,
@@ -509,6 +521,7 @@ impl Server {
         tracing::debug!(slot, "slot released");
         self.accounts.close(slot);
         self.leave_groups(slot);
+        self.tallies.close(slot, self.links.all());
         self.ports.end_slot(owner, slot);
         self.end_outbox(slot);
         if let Some(socket) = self.sockets.receive(slot)

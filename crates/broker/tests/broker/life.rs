@@ -113,7 +113,10 @@ fn a_slot_that_came_without_its_sockets_is_given_back() {
             .accept()
             .expect("somebody connects")
             .expect("it waits");
-        let lease = r#"{"id":1,"result":{"Ok":{"Lease":{"slot":7,"steer_prefix":"no/"}}}}"#;
+        let lease = concat!(
+            r#"{"id":1,"result":{"Ok":{"Lease":{"slot":7,"has_credit":false,"#,
+            r#""has_counters":false,"steer_prefix":"no/"}}}}"#
+        );
         let greeting = format!(r#"{{"version":{PROTOCOL_VERSION},"pid":1,"program":"fake"}}"#);
         let answers = [&greeting, lease, r#"{"id":2,"result":{"Ok":"Done"}}"#];
         answers.map(|answer| {

@@ -1,5 +1,6 @@
 //! The broker and its client over real sockets.
 
+mod counters;
 mod groups;
 mod gsi;
 mod inquiries;

@@ -8,6 +8,8 @@ use super::OutputOptions;
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Number(u64),
+    /// On a line of its own in text.
+    Count(u64),
     /// A memory key: hexadecimal, in JSON without `0x` and in quotes.
     Key(u32),
     Text(String),
@@ -56,6 +58,7 @@ fn text(entry: &Entry) -> String {
         // writing to a String cannot fail
         let _ = match value {
             Value::Number(number) => write!(line, "{name} {number} "),
+            Value::Count(count) => write!(below, "\n    {name} {count} "),
             Value::Key(key) => write!(line, "{name} {key:#x} "),
             Value::Text(text) => write!(line, "{name} {text} "),
             Value::Switch(on) => write!(line, "{name} {} ", if *on { "on" } else { "off" }),
@@ -99,7 +102,7 @@ fn object(entry: &Entry, layout: &Layout) -> String {
         .iter()
         .map(|Field { name, value, .. }| {
             let value = match value {
-                Value::Number(number) => number.to_string(),
+                Value::Number(number) | Value::Count(number) => number.to_string(),
                 Value::Key(key) => quoted(&format!("{key:x}")),
                 Value::Text(text) => quoted(text),
                 Value::Switch(on) => on.to_string(),

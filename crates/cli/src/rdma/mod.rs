@@ -1,4 +1,4 @@
-//! `link`, `dev` and `resource`, in the syntax and with the output of iproute2's `rdma`.
+//! `link`, `dev`, `resource`, `statistic`, in the syntax and with the output of iproute2's `rdma`.
 //!
 //! Scripts know these texts and exit codes, so they are the same byte for byte, with their oddities
 //! (a usage error ends with 0). What we have to say beyond them goes to standard error, on a line
@@ -8,6 +8,7 @@ mod dev;
 mod format;
 mod link;
 mod resource;
+mod statistic;
 
 use std::{collections::VecDeque, process::ExitCode};
 
@@ -16,13 +17,13 @@ use crate::connect::Failure;
 /// What to show, and how; before or after the object.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct OutputOptions {
-    /// Show details (link, dev, resource)
+    /// Show details (link, dev, statistic)
     #[arg(short, long)]
     details: bool,
-    /// JSON (link, dev, resource)
+    /// JSON (link, dev, resource, statistic)
     #[arg(short, long)]
     json: bool,
-    /// Indented JSON, with -j (link, dev, resource)
+    /// Indented JSON, with -j (link, dev, resource, statistic)
     #[arg(short, long)]
     pretty: bool,
 }
@@ -40,6 +41,7 @@ pub(crate) enum Object {
     Link,
     Dev,
     Resource,
+    Statistic,
 }
 
 /// The end of a command.
@@ -62,11 +64,13 @@ pub(crate) fn run(object: Object, options: OutputOptions, words: Words) -> ExitC
             Object::Link => link::HELP.into(),
             Object::Dev => dev::HELP.into(),
             Object::Resource => resource::HELP.into(),
+            Object::Statistic => statistic::HELP.into(),
         }),
         Ok((options, words)) => match object {
             Object::Link => link::run(options.output, words),
             Object::Dev => dev::run(options.output, words),
             Object::Resource => resource::run(options.output, words),
+            Object::Statistic => statistic::run(options.output, words),
         },
         Err(unknown) => Ended::Failed(format!("Unknown option '{unknown}'.\n")),
     };

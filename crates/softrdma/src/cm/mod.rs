@@ -38,7 +38,7 @@ pub use id::{Id, Options};
 pub use wire::mad::{Bits, PortSpace, RejectReason};
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -116,6 +116,14 @@ impl Connections {
                 record.tell(*number, CmEvent::of(record, EventKind::DeviceRemoval, 0));
             }
         }
+    }
+
+    /// The index of the link that has this address.
+    pub(crate) fn link_at(&self, address: IpAddr) -> Option<u32> {
+        let inner = self.lock();
+        let links = inner.links.as_deref()?;
+        let found = resolve::link_of(links, SocketAddr::new(address, 0));
+        found.map(|(link, _)| link.index)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -102,6 +102,7 @@ impl End {
         let spec = QueuePairSpec {
             transport: engine::qp::Transport::Rc,
             pd: PD,
+            link: 0,
             send_cq: Arc::clone(&send_cq),
             receive_cq: Arc::clone(&receive_cq),
             shared_receives: None,

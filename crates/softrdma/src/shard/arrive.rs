@@ -94,7 +94,10 @@ impl<N: Network> Inner<N> {
 
     fn take_message(&mut self, packet: &Packet<'_>, meta: &PathMeta) {
         match self.gsi.put(packet, meta) {
-            Ok(()) => self.tap.received(),
+            Ok(()) => {
+                self.ledger.received_at(meta.destination);
+                self.tap.received();
+            }
             Err(reason) => self.tap.dropped(reason),
         }
     }

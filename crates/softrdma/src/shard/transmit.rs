@@ -174,6 +174,7 @@ impl<N: Network> Inner<N> {
             path: *path,
             dest,
         };
+        self.ledger.sent_from(path.local);
         if self.tap.has_plan() {
             let verdict = self.tap.outgoing(now.as_nanos(), &run.bytes);
             self.apply(now, verdict, run);

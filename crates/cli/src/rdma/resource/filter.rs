@@ -162,7 +162,7 @@ fn matches(value: &Value, wanted: &str) -> bool {
         Value::Text(text) => wanted
             .split(',')
             .any(|alternative| alternative.eq_ignore_ascii_case(text)),
-        Value::Switch(_) | Value::List(_) => false,
+        Value::Count(_) | Value::Switch(_) | Value::List(_) => false,
     }
 }
 

@@ -8,7 +8,7 @@
 
 mod filter;
 mod row;
-mod survey;
+pub(super) mod survey;
 
 use std::collections::VecDeque;
 
@@ -44,6 +44,9 @@ Usage: softrdma resource
           resource show srq dev [DEV] [FILTER-NAME FILTER-VALUE]
           resource show gid link [DEV/PORT]
 ";
+
+/// What it means that a process did not answer.
+const MISSING: &str = "what it has is missing here";
 
 /// A list that can be shown.
 #[derive(Debug)]
@@ -153,7 +156,10 @@ fn show(options: OutputOptions, mut words: VecDeque<String>) -> Result<Ended, Fa
         None => (row::of_gids(&shown), String::new()),
         Some(kind) => {
             let survey = Survey::take(&[kind])?;
-            (row::of_objects(&survey.found, &shown), survey.remark())
+            (
+                row::of_objects(&survey.found, &shown),
+                survey.remark(MISSING),
+            )
         }
     };
     let entries: Vec<Entry> = rows
@@ -193,7 +199,10 @@ fn summary(options: OutputOptions, links: &[&LinkInfo]) -> Result<Ended, Failure
         .iter()
         .map(|link| summary_of(link, &survey.found))
         .collect();
-    Ok(Ended::Remarked(render(&entries, options), survey.remark()))
+    Ok(Ended::Remarked(
+        render(&entries, options),
+        survey.remark(MISSING),
+    ))
 }
 
 fn summary_of(link: &LinkInfo, found: &[survey::Found]) -> Entry {

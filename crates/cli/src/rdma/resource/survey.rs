@@ -25,7 +25,7 @@ pub(super) struct Found {
 
 /// What all processes answered.
 #[derive(Debug, Default)]
-pub(super) struct Survey {
+pub(in crate::rdma) struct Survey {
     /// In the order in which processes came, and of their own numbers.
     pub(super) found: Vec<Found>,
     silent: Vec<Process>,
@@ -41,7 +41,7 @@ enum Answer {
 
 impl Survey {
     /// Asks for objects of these kinds.
-    pub(super) fn take(kinds: &[Kind]) -> Result<Self, Failure> {
+    pub(in crate::rdma) fn take(kinds: &[Kind]) -> Result<Self, Failure> {
         let Some(client) = connect()? else {
             return Ok(Self::default());
         };
@@ -79,11 +79,11 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Who did not answer, for standard error.
-    pub(super) fn remark(&self) -> String {
+    /// Who did not answer, and what that means, for standard error.
+    pub(in crate::rdma) fn remark(&self, meaning: &str) -> String {
         let line = |process: &Process| {
             format!(
-                "softrdma: pid {} {} did not answer: what it has is missing here\n",
+                "softrdma: pid {} {} did not answer: {meaning}\n",
                 process.pid, process.program
             )
         };
