@@ -10,6 +10,7 @@ mod connections;
 mod crowd;
 mod exchanges;
 mod perftest;
+mod ping;
 mod pingpong;
 mod resource;
 mod rsockets;

@@ -5,6 +5,7 @@
 //! | `link`, `dev`, `resource`, `statistic`: syntax and output of iproute2's `rdma` | `rdma/` |
 //! | `run`: a program with our libraries | `run/` |
 //! | `devices`, `devinfo`: output of `ibv_devices` and `ibv_devinfo` | `devinfo.rs` |
+//! | `ping`: what rping does | `ping/` |
 //! | `broker`: the daemon | `daemon.rs` |
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ mod connect;
 mod daemon;
 mod devinfo;
 mod logging;
+mod ping;
 mod rdma;
 mod run;
 
@@ -49,6 +51,8 @@ enum Command {
     Devices,
     /// Show attributes of devices, as ibv_devinfo does
     Devinfo(devinfo::Arguments),
+    /// Connect to another host and send texts to and fro, as rping does
+    Ping(ping::Arguments),
     /// The daemon that programs share; it starts by itself
     Broker(daemon::Arguments),
 }
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         Command::Statistic(words) => rdma::run(rdma::Object::Statistic, arguments.output, words),
         Command::Devices => devinfo::list_devices(),
         Command::Devinfo(arguments) => devinfo::run(&arguments),
+        Command::Ping(arguments) => ping::run(&arguments),
         Command::Broker(arguments) => daemon::run(&arguments),
     }
 }

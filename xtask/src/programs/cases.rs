@@ -9,6 +9,7 @@ use super::connections::{self, RPing};
 use super::crowd;
 use super::exchanges;
 use super::perftest::{self, PerfTest};
+use super::ping;
 use super::pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
 use super::resource;
 use super::rsockets;
@@ -63,6 +64,7 @@ pub fn all(full: bool) -> Vec<Case> {
     let scenes = scenes.chain(exchanges::SCENES);
     let scenes = scenes.chain(crowd::SCENES).chain(capi::SCENES);
     let scenes = scenes.chain(connections::SCENES).chain(rsockets::SCENES);
+    let scenes = scenes.chain(ping::SCENES);
     for (what, run) in scenes.chain(resource::SCENES) {
         cases.push(case(Net::Lo, Who::Root, what, run));
     }
