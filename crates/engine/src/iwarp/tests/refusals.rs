@@ -386,6 +386,20 @@ fn a_response_that_ends_too_early_and_one_that_nobody_asked_for() {
 }
 
 #[test]
+fn a_response_to_what_has_not_left_is_one_that_nobody_asked_for() {
+    let mut pair = Pair::open(Setting::default());
+    let region = pair.passive.region(&[0; 8]);
+    let read = Operation::Read(RemoteMemory::default());
+    pair.passive.post(1, read, &[sge(region, 0, 8)]);
+    let mut burst = StreamBurst::with_bound(8000);
+    let passive = &mut pair.passive;
+    passive.qp.poll_transmit(NOW, &passive.memory, &mut burst);
+    pair.forge(&tagged(Opcode::ReadResponse, region, BASE, &[1; 8]));
+    assert_eq!(pair.passive.sent(), [(1, Status::Flushed)]);
+    assert_eq!(pair.passive.memory.read(region, 0, 8), [0; 8]);
+}
+
+#[test]
 fn a_key_that_cannot_be_invalidated_ends_the_receive_behind_its_data() {
     let mut pair = Pair::open(Setting::default());
     let plain = pair.passive.region(&[0; 8]);

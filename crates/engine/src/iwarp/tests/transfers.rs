@@ -306,6 +306,33 @@ fn answers_and_requests_take_turns() {
 }
 
 #[test]
+fn an_answer_waits_for_the_end_of_a_message_that_was_begun() {
+    let mut pair = Pair::open(Setting {
+        mulpdu: 128,
+        ..Setting::default()
+    });
+    let (ours, theirs) = (
+        pair.active.region(&[0; 300]),
+        pair.passive.region(&[1; 300]),
+    );
+    let write = Operation::Write(remote(ours, 0));
+    pair.passive.post(1, write, &[sge(theirs, 0, 300)]);
+    let mut burst = StreamBurst::with_bound(1);
+    let passive = &mut pair.passive;
+    passive.qp.poll_transmit(NOW, &passive.memory, &mut burst);
+    assert_eq!(burst.ulpdus().len(), 1, "of three");
+    let mut stream = Vec::new();
+    passive.frame(&burst, &mut stream, &mut Vec::new());
+    passive.qp.burst_left(NOW);
+    pair.active.receive(&stream, usize::MAX);
+    let read = Operation::Read(remote(theirs, 0));
+    pair.active.post(2, read, &[sge(ours, 0, 8)]);
+    pair.settle();
+    let kinds: Vec<_> = pair.lines.iter().map(|line| &line[..8]).collect();
+    assert_eq!(kinds, ["> READ_R", "< WRITE ", "< WRITE ", "< READ_R"]);
+}
+
+#[test]
 fn inline_data_is_what_it_was_when_it_was_posted() {
     let mut pair = Pair::open(Setting::default());
     let theirs = pair.passive.region(&[0; 8]);
