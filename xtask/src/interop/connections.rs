@@ -110,7 +110,6 @@ pub fn cases(full: bool) -> Vec<Meeting> {
         }
         cases.push(measure("ib_write_bw", &["-q", "4", "-b"]));
         cases.push(measure("ib_read_bw", &["-q", "4"]));
-        cases.push(measure("ib_send_bw", &["-a"]));
         cases.push(Meeting::Loss(50));
     }
     cases
@@ -180,8 +179,14 @@ impl Meeting {
             }
             Self::Measure(test) => {
                 let end = |is_server, address| test.argv(role.device(is_server), address);
-                let (server, client) = (end(true, None), end(false, Some(at_server)));
-                let (server, client) = meet(At::both(role, guest), &server, &client)?;
+                let argv = (end(true, None), end(false, Some(at_server)));
+                let since = Instant::now();
+                let (server, client) = loop {
+                    let ended = meet(At::both(role, guest), &argv.0, &argv.1)?;
+                    if !second_came_too_early(&ended.1) || since.elapsed() > GUARD {
+                        break ended;
+                    }
+                };
                 let output = both(&server.output, &client);
                 test.judge("server", &server)
                     .and_then(|()| test.judge("client", &client))
@@ -476,6 +481,14 @@ fn nobody_listened(ended: &Ended) -> bool {
         "RDMA_CM_EVENT_UNREACHABLE, error: 1",
     ];
     is_refused(ended, INVALID_SERVICE_ID) || ELSE.iter().any(|text| ended.output.contains(text))
+}
+
+/// perftest connects twice, to agree and then to measure. A client that is quicker than the server
+/// is refused the second time, which it does not survive, over whatever library: both begin again.
+fn second_came_too_early(client: &Ended) -> bool {
+    client
+        .output
+        .contains("Event: RDMA_CM_EVENT_REJECTED; error: 8.")
 }
 
 /// Whether a program says that it got a REJ of this reason; some have a colon in it.
