@@ -10,8 +10,8 @@ use engine::PathMeta;
 use tap::DropReason;
 use wire::{Mad, Packet, Qpn};
 
-/// Messages that wait at most. Their senders repeat what is not answered.
-const WAITING_MAX: usize = 4096;
+/// Messages that wait at most. Their senders repeat what is not answered, after seconds.
+const WAITING_MAX: usize = 16_384;
 
 /// A message with its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -62,7 +62,12 @@ impl<N: Network> Inner<N> {
         packets += self.take_delayed_arrivals(now, memory);
         self.sections = self.sections.wrapping_add(1);
         if self.sections.is_multiple_of(STEERED_EVERY) {
-            packets += self.receive_steered(now, memory);
+            let steered = self.receive_steered(now, memory);
+            packets += steered;
+            if steered > 0 {
+                // who sends one often sends many
+                self.look_for_steered();
+            }
         }
         packets
     }
