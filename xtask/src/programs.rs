@@ -15,6 +15,7 @@ mod pingpong;
 mod resource;
 mod rsockets;
 mod scenes;
+mod sudden_ends;
 mod world;
 
 use std::path::{Path, PathBuf};

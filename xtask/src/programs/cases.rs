@@ -14,6 +14,7 @@ use super::pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
 use super::resource;
 use super::rsockets;
 use super::scenes;
+use super::sudden_ends;
 use super::world::{Net, World};
 use crate::process::GUARD;
 use crate::sandbox::Who;
@@ -61,7 +62,7 @@ pub fn all(full: bool) -> Vec<Case> {
     faults(&mut cases);
     found_by_librdmacm(&mut cases, full);
     let scenes = scenes::ALL.into_iter();
-    let scenes = scenes.chain(exchanges::SCENES);
+    let scenes = scenes.chain(exchanges::SCENES).chain(sudden_ends::SCENES);
     let scenes = scenes.chain(crowd::SCENES).chain(capi::SCENES);
     let scenes = scenes.chain(connections::SCENES).chain(rsockets::SCENES);
     let scenes = scenes.chain(ping::SCENES);

@@ -18,7 +18,7 @@ pub const SCENES: [Scene; 2] = [("resource", resource), ("statistic", statistic)
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a summary says of a host whose programs have nothing.
-const NOTHING: &str = "pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0";
+pub(super) const NOTHING: &str = "pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0";
 
 /// A connection is listed on both sides, a stopped process is named, and `kill -9` leaves nothing.
 fn resource(world: &World) -> Result<()> {
@@ -152,7 +152,11 @@ fn each_knows_the_other(lines: &str, processes: [u32; 2]) -> Result<()> {
 }
 
 /// Looks until what is printed is as it should be.
-fn until(world: &World, what: &[&str], is_right: impl Fn(&str) -> bool) -> Result<String> {
+pub(super) fn until(
+    world: &World,
+    what: &[&str],
+    is_right: impl Fn(&str) -> bool,
+) -> Result<String> {
     let start = Instant::now();
     loop {
         let text = world.server.softrdma(&[&["resource"], what].concat())?;
@@ -164,7 +168,8 @@ fn until(world: &World, what: &[&str], is_right: impl Fn(&str) -> bool) -> Resul
     }
 }
 
-fn signal(process: &Local, name: &str) -> Result<()> {
+/// Sends a signal.
+pub(super) fn signal(process: &Local, name: &str) -> Result<()> {
     let status = Command::new("kill")
         .args([&format!("-{name}"), &process.id().to_string()])
         .status()?;

@@ -27,6 +27,7 @@ use super::{
     ports::is_link_local,
     requesters::{Recipient, Requesters},
     route::{self, Absence, Called, Requester, Way},
+    ties::Ties,
 };
 use crate::{
     gsi::{self, Counters, DropReason},
@@ -48,6 +49,7 @@ pub(super) struct Gsi {
     buffer: Vec<u8>,
     outboxes: Outboxes,
     requesters: Requesters,
+    ties: Ties,
     answers: Answers,
     pub(super) counters: Counters,
 }
@@ -58,6 +60,7 @@ impl Gsi {
             buffer: vec![0; udp::RECEIVE_BUFFER],
             outboxes: Outboxes::default(),
             requesters: Requesters::default(),
+            ties: Ties::default(),
             answers: Answers::new(now),
             counters: Counters::default(),
         }
@@ -113,20 +116,23 @@ impl Server {
         match Way::of(&mad.message) {
             Way::Connect(called, requester) => {
                 match self.recipient(&called, requester, received.interface) {
-                    Ok(slot) => self.pass_on(slot, received, bytes),
+                    Ok(slot) => self.pass_on(slot, received, bytes, &mad),
                     Err(absence) => self.refuse(received, &mad, absence),
                 }
             }
             Way::Resolve(called) => match self.ports.listener(&called, received.interface) {
-                Ok(slot) => self.pass_on(slot, received, bytes),
+                Ok(slot) => self.pass_on(slot, received, bytes, &mad),
                 Err(absence) => self.refuse(received, &mad, absence),
             },
-            Way::Peer(id) => {
-                let slot = self.holder_of(id).ok_or(DropReason::UnknownId)?;
-                self.pass_on(slot, received, bytes)
-            }
+            Way::Peer(id) => match self.holder_of(id) {
+                Some(slot) => self.pass_on(slot, received, bytes, &mad),
+                None => {
+                    let answer = route::disown(&mad).ok_or(DropReason::UnknownId)?;
+                    self.answer_gsi(received, &answer)
+                }
+            },
             Way::Disconnect(id) => match self.holder_of(id) {
-                Some(slot) => self.pass_on(slot, received, bytes),
+                Some(slot) => self.pass_on(slot, received, bytes, &mad),
                 None => {
                     let answer = route::release(&mad).ok_or(DropReason::UnknownId)?;
                     self.answer_gsi(received, &answer)
@@ -136,7 +142,7 @@ impl Server {
                 let slot = self
                     .former_recipient(requester)
                     .ok_or(DropReason::UnknownId)?;
-                self.pass_on(slot, received, bytes)
+                self.pass_on(slot, received, bytes, &mad)
             }
         }
     }
@@ -169,20 +175,16 @@ impl Server {
         self.slots.owner(id.slot()).map(|_| id.slot())
     }
 
-    /// Sends a packet, which is right, to the steering socket of a slot.
+    /// Sends a packet, which is right and has `mad`, to the steering socket of a slot.
     fn pass_on(
         &mut self,
         slot: u8,
         received: &Received,
         bytes: &[u8],
+        mad: &Mad,
     ) -> Result<Handled, DropReason> {
-        let origin = Origin {
-            source: received.source.ip(),
-            destination: received.destination,
-            interface: received.interface,
-            traffic_class: received.tos,
-            hop_limit: received.ttl,
-        };
+        let origin = origin(received);
+        self.gsi.ties.note(slot, mad, &origin);
         let name = steer_name(self.sockets.steer_prefix(), slot);
         let parts = [&origin.to_bytes()[..], bytes];
         match self.gsi.outboxes.post(slot, &name, parts) {
@@ -223,6 +225,19 @@ impl Server {
         }
     }
 
+    /// The holder of a slot is gone: its peers are told, for they may have nothing under way that
+    /// would find out.
+    pub(super) fn take_leave(&mut self, slot: u8) {
+        let farewells = self.gsi.ties.end_slot(slot);
+        let (port, now) = (self.config.port, Instant::now());
+        for (origin, mad) in farewells {
+            match self.gsi.answers.send(&origin, port, &mad, now) {
+                Ok(()) => self.gsi.counters.answered += 1,
+                Err(reason) => tracing::debug!(?reason, slot, "a peer is not told of an end"),
+            }
+        }
+    }
+
     /// A slot is given back: what waits for its holder is nobody's.
     pub(super) fn end_outbox(&mut self, slot: u8) {
         if let Some(socket) = self.gsi.outboxes.socket(slot) {
@@ -244,8 +259,18 @@ impl Server {
     fn answer_gsi(&mut self, received: &Received, answer: &Mad) -> Result<Handled, DropReason> {
         self.gsi
             .answers
-            .send(received, self.config.port, answer, Instant::now())
+            .send(&origin(received), self.config.port, answer, Instant::now())
             .map(|()| Handled::Answered)
+    }
+}
+
+fn origin(received: &Received) -> Origin {
+    Origin {
+        source: received.source.ip(),
+        destination: received.destination,
+        interface: received.interface,
+        traffic_class: received.tos,
+        hop_limit: received.ttl,
     }
 }
 
@@ -287,7 +312,7 @@ impl Answers {
     /// packet again, QP 1 and the RoCE port. spec: IBA 13.5.4
     fn send(
         &mut self,
-        received: &Received,
+        origin: &Origin,
         port: u16,
         mad: &Mad,
         now: Instant,
@@ -300,10 +325,10 @@ impl Answers {
         }
         self.sent_in_second += 1;
 
-        let from = received.destination;
-        let remote = received.source.ip();
+        let from = origin.destination;
+        let remote = origin.source;
         // a link-local address is nothing without its interface
-        let interface = is_link_local(remote).then_some(received.interface);
+        let interface = is_link_local(remote).then_some(origin.interface);
         let to = match remote {
             IpAddr::V4(v4) => SocketAddr::from((v4, port)),
             IpAddr::V6(v6) => SocketAddrV6::new(v6, port, 0, interface.unwrap_or(0)).into(),
@@ -311,7 +336,11 @@ impl Answers {
         let transmit = Transmit {
             from: Some(from),
             interface,
-            tos: if from.is_ipv6() { received.tos & !3 } else { 0 },
+            tos: if from.is_ipv6() {
+                origin.traffic_class & !3
+            } else {
+                0
+            },
             ..Transmit::to(to)
         };
         let psn = self.psn;

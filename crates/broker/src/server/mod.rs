@@ -37,6 +37,7 @@ mod route;
 mod slots;
 mod sockets;
 mod tallies;
+mod ties;
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -12,8 +12,9 @@ use io::{
     fdpass::{DatagramSocket, Sent},
 };
 
-/// Messages that wait for one slot; its process may be stopped.
-const WAITING_MAX: usize = 4096;
+/// Messages that wait for one slot: ten thousand requests at once and then some. Its process may be
+/// stopped.
+const WAITING_MAX: usize = 16_384;
 
 /// Messages that wait for all slots together, some 20 MB.
 const WAITING_TOTAL_MAX: usize = 65_536;

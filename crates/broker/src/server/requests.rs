@@ -523,6 +523,7 @@ impl Server {
         self.leave_groups(slot);
         self.tallies.close(slot, self.links.all());
         self.ports.end_slot(owner, slot);
+        self.take_leave(slot);
         self.end_outbox(slot);
         if let Some(socket) = self.sockets.receive(slot)
             && let Err(errno) = self.watch(socket, Token::Slot(slot))

@@ -1,4 +1,5 @@
-//! Who is to have a message of connection management, and the three that the broker says itself.
+//! Who is to have a message of connection management, and the four answers that the broker gives
+//! itself.
 //!
 //! Read first: IBA 12.6 (messages), A11 (addresses in the private data).
 
@@ -7,8 +8,8 @@ use std::net::IpAddr;
 use wire::{
     Mad,
     mad::{
-        CmaHeader, CommId, Drep, Dreq, Guid, Message, Rej, RejectReason, Req, ServiceId, SidrRep,
-        SidrReq, SidrStatus,
+        Answered, CmaHeader, CommId, Drep, Dreq, Guid, Message, Rej, RejectReason, Req, ServiceId,
+        SidrRep, SidrReq, SidrStatus,
     },
 };
 
@@ -140,6 +141,26 @@ pub(super) fn release(request: &Mad) -> Option<Mad> {
         ..Drep::default()
     };
     Some(answer(request, message.into()))
+}
+
+/// What the broker says to a peer that goes on making a connection with somebody who is gone: to a
+/// REP or an RTU. Linux says nothing, and its peer waits for a minute, or for ever. `None` where
+/// nothing is to be said.
+pub(super) fn disown(message: &Mad) -> Option<Mad> {
+    let (local_id, remote_id, answers) = match &message.message {
+        Message::Rep(rep) => (rep.remote_id, rep.local_id, Answered::Rep),
+        Message::Rtu(rtu) => (rtu.remote_id, rtu.local_id, Answered::Other),
+        _ => return None,
+    };
+    let refusal = Rej {
+        local_id,
+        remote_id,
+        answers,
+        // spec: IBA 12.6.7.2
+        reason: RejectReason::InvalidCommId,
+        ..Rej::default()
+    };
+    Some(answer(message, refusal.into()))
 }
 
 fn answer(request: &Mad, message: Message) -> Mad {

@@ -22,8 +22,8 @@ use wire::{
     Mad, Packet, Psn,
     icrc::PseudoHeader,
     mad::{
-        Bits, CmaHeader, CommId, Drep, Dreq, Guid, Message, Padded, Rej, RejectReason, Rep, Req,
-        ServiceId, SidrRep, SidrReq, SidrStatus, TransactionId,
+        Answered, Bits, CmaHeader, CommId, Drep, Dreq, Guid, Message, Mra, Padded, Rej,
+        RejectReason, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, SidrStatus, TransactionId,
     },
 };
 
@@ -299,6 +299,68 @@ fn a_release_of_what_nobody_has_is_answered() {
 }
 
 #[test]
+fn a_connection_with_who_is_gone_is_refused_to_its_peer() {
+    let running = running();
+    let active = Program::start(&running);
+    let nobody = CommId::from_parts(active.lease.slot + 100, 5);
+    let rep = Rep {
+        local_id: active.id(1),
+        remote_id: nobody,
+        ..Rep::default()
+    };
+    let rtu = Rtu {
+        local_id: active.id(1),
+        remote_id: nobody,
+        ..Rtu::default()
+    };
+    for (sent, answers) in [
+        (Message::from(rep), Answered::Rep),
+        (rtu.into(), Answered::Other),
+    ] {
+        active.send(sent);
+        let expected = Rej {
+            local_id: nobody,
+            remote_id: active.id(1),
+            answers,
+            reason: RejectReason::InvalidCommId,
+            ..Rej::default()
+        };
+        assert_eq!(active.receive().1.message, expected.into());
+    }
+}
+
+#[test]
+fn peers_are_told_when_a_program_ends() {
+    let running = running();
+    let (active, passive) = (Program::start(&running), Program::start(&running));
+    passive.listen(PortSpace::Tcp, "0.0.0.0");
+    for rest in [1, 2] {
+        active.send(req(active.id(rest), "127.0.0.1"));
+        passive.receive();
+    }
+    let established = passive.id(7);
+    active.send(Rtu {
+        local_id: active.id(1),
+        remote_id: established,
+        ..Rtu::default()
+    });
+    passive.receive();
+    drop(passive);
+    let dreq = Dreq {
+        local_id: established,
+        remote_id: active.id(1),
+        ..Dreq::default()
+    };
+    let rej = Rej {
+        remote_id: active.id(2),
+        reason: RejectReason::Consumer,
+        ..Rej::default()
+    };
+    let told = [(); 2].map(|()| active.receive().1.message);
+    assert_eq!(told, [Message::from(dreq), rej.into()]);
+}
+
+#[test]
 fn a_repeated_request_goes_to_who_got_it_though_nobody_listens_any_more() {
     let running = running();
     let (active, passive) = (Program::start(&running), Program::start(&running));
@@ -367,9 +429,9 @@ fn what_is_wrong_is_dropped_with_its_reason() {
         program.send_bytes(&bytes, to);
         eventually("it is counted", || program.dropped(reason) == before + 1);
     }
-    program.send(Rep {
+    program.send(Mra {
         remote_id: CommId::from_parts(program.lease.slot + 1, 1),
-        ..Rep::default()
+        ..Mra::default()
     });
     eventually("nobody has the ID", || {
         program.dropped(DropReason::UnknownId) == 1
