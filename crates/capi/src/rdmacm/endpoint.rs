@@ -19,8 +19,8 @@ use crate::log;
 /// `ai_flags`: of a listener.
 const PASSIVE: c_int = 0x1;
 
-/// The first part of `rdma_create_ep`: an ID. Gives 1 if it is complete, as one that is to listen is
-/// once it is bound, else 0.
+/// The first part of `rdma_create_ep`: an ID. Gives 1 if it is complete, as one that is to listen
+/// is once it is bound, else 0.
 ///
 /// # Safety
 /// `to` is NULL or valid for a write; `info` is NULL or from `rdma_getaddrinfo`; `pd` is NULL or
