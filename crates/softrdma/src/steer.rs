@@ -59,6 +59,20 @@ impl Steering {
 
     /// Passes a verified packet on to its slot; whether it was taken.
     pub fn pass_on(&mut self, slot: u8, meta: &PathMeta, bytes: &[u8], now_ns: u64) -> bool {
+        self.may_pass(now_ns) && self.send(slot, meta, bytes)
+    }
+
+    /// Passes a packet on to every slot, the own one too; whether anybody took it.
+    pub fn pass_to_all(&mut self, meta: &PathMeta, bytes: &[u8], now_ns: u64) -> bool {
+        if !self.may_pass(now_ns) {
+            return false;
+        }
+        let taken = (1..=u8::MAX).filter(|slot| self.send(*slot, meta, bytes));
+        taken.count() > 0
+    }
+
+    /// Counts one more against the rate.
+    fn may_pass(&mut self, now_ns: u64) -> bool {
         let second = now_ns / 1_000_000_000;
         if second != self.second {
             (self.second, self.passed_in_second) = (second, 0);
@@ -67,6 +81,10 @@ impl Steering {
             return false;
         }
         self.passed_in_second += 1;
+        true
+    }
+
+    fn send(&self, slot: u8, meta: &PathMeta, bytes: &[u8]) -> bool {
         let origin = origin(meta).to_bytes();
         let payload = [IoSlice::new(&origin), IoSlice::new(bytes)];
         matches!(
@@ -156,6 +174,12 @@ mod tests {
             (meta, b"packet".as_slice())
         );
         assert!(!one.pass_on(9, &meta, b"packet", 0), "nobody has slot 9");
+        assert!(one.pass_to_all(&meta, b"for all", 0));
+        for end in [&mut one, &mut two] {
+            let packet = end.receive().expect("just sent");
+            assert_eq!(packet.bytes, b"for all");
+        }
+        assert!(one.receive().is_none() && two.receive().is_none());
         one.passed_in_second = PER_SECOND_MAX;
         assert!(!one.pass_on(2, &meta, b"packet", 0), "the rate is bounded");
         assert!(one.pass_on(2, &meta, b"packet", 1_000_000_000));

@@ -11,7 +11,6 @@
 #define GRH 40
 #define QKEY 0x11111111
 #define GUARD 30 /* seconds until something counts as hung */
-#define GID 1 /* 127.0.0.1 */
 #define PAIRS 3
 #define TO_ALL 0xffffff
 
@@ -22,6 +21,8 @@ static struct ibv_mr *mr;
 static struct ibv_qp *qps[PAIRS];
 static struct ibv_qp *connection;
 static char memory[8192];
+/* Index of the address that all happens with: 127.0.0.1, then ::1. */
+static uint8_t own = 1;
 static int failures;
 
 static void must(const char *what, bool is_true)
@@ -40,10 +41,12 @@ static void row(const char *how, int expected, int got)
 	failures += !right;
 }
 
-/* ::ffff:239.77.1.last */
+/* ::ffff:239.77.1.last, or ff1e::last */
 static union ibv_gid group(uint8_t last)
 {
-	return (union ibv_gid){ .raw = { [10] = 0xff, 0xff, 239, 77, 1, last } };
+	if (own == 1)
+		return (union ibv_gid){ .raw = { [10] = 0xff, 0xff, 239, 77, 1, last } };
+	return (union ibv_gid){ .raw = { 0xff, 0x1e, [15] = last } };
 }
 
 static struct ibv_qp *queue_pair(enum ibv_qp_type type)
@@ -107,15 +110,19 @@ static struct ibv_wc completion(struct ibv_cq *cq)
 static unsigned int received(union ibv_gid to, uint8_t hops)
 {
 	struct ibv_wc wc = completion(receive_cq);
-	const char *got = memory + 128 * wc.wr_id + GRH, *header = got - 20;
+	const char *got = memory + 128 * wc.wr_id + GRH;
 
 	if (wc.status != IBV_WC_SUCCESS || wc.wr_id >= PAIRS || wc.byte_len != GRH + 8 ||
 	    wc.src_qp != qps[0]->qp_num || wc.qp_num != qps[wc.wr_id]->qp_num)
 		die("a receive that is none");
 	if (strcmp(got, "message"))
 		return 0;
-	must("... the header names the group, with the TTL asked for",
-	     !memcmp(header + 16, to.raw + 12, 4) && (uint8_t)header[8] == hops);
+	if (own == 1)
+		must("... the IPv4 header names the group, with the TTL asked for",
+		     !memcmp(got - 4, to.raw + 12, 4) && (uint8_t)got[8 - 20] == hops);
+	else
+		must("... the IPv6 header names the group, with the hop limit asked for",
+		     !memcmp(got - 16, to.raw, 16) && (uint8_t)got[7 - GRH] == hops);
 	return 1u << wc.wr_id;
 }
 
@@ -137,7 +144,7 @@ static struct ibv_ah *handle(union ibv_gid to, uint8_t hops)
 	struct ibv_ah_attr address = { .is_global = 1, .port_num = PORT };
 	struct ibv_ah *ah;
 
-	address.grh = (struct ibv_global_route){ .dgid = to, .sgid_index = GID,
+	address.grh = (struct ibv_global_route){ .dgid = to, .sgid_index = own,
 						 .hop_limit = hops };
 	ah = ibv_create_ah(pd, &address);
 	if (!ah)
@@ -151,7 +158,7 @@ static bool comes_to(unsigned int expected, union ibv_gid to, uint32_t qpn, uint
 {
 	struct ibv_ah *there = handle(to, hops), *back;
 	unsigned int who = 0;
-	union ibv_gid own;
+	union ibv_gid here;
 
 	memset(memory, 0, 4096);
 	post_receives();
@@ -159,9 +166,9 @@ static bool comes_to(unsigned int expected, union ibv_gid to, uint32_t qpn, uint
 	for (int i = 0; i < PAIRS; i++)
 		if (expected & 1u << i)
 			who |= received(to, hops ? hops : 64);
-	if (ibv_query_gid(context, PORT, GID, &own))
+	if (ibv_query_gid(context, PORT, own, &here))
 		die("ibv_query_gid");
-	back = handle(own, 64);
+	back = handle(here, 64);
 	for (int i = 0; i < PAIRS; i++)
 		if (!(who & 1u << i)) {
 			post_send(back, qps[i]->qp_num, "marker");
@@ -174,14 +181,14 @@ static bool comes_to(unsigned int expected, union ibv_gid to, uint32_t qpn, uint
 
 static void refusals(void)
 {
-	union ibv_gid good = group(1), own;
+	union ibv_gid good = group(1), here;
 
-	if (ibv_query_gid(context, PORT, GID, &own))
+	if (ibv_query_gid(context, PORT, own, &here))
 		die("ibv_query_gid");
 	row("attach_mcast, no QP", EINVAL, ibv_attach_mcast(NULL, &good, 0));
 	row("attach_mcast, no GID", EINVAL, ibv_attach_mcast(qps[0], NULL, 0));
 	row("attach_mcast, a connection", EINVAL, ibv_attach_mcast(connection, &good, 0));
-	row("attach_mcast, an address of ours", EINVAL, ibv_attach_mcast(qps[0], &own, 0));
+	row("attach_mcast, an address of ours", EINVAL, ibv_attach_mcast(qps[0], &here, 0));
 	row("detach_mcast, not attached", EINVAL, ibv_detach_mcast(qps[0], &good, 0));
 	row("detach_mcast, no QP", EINVAL, ibv_detach_mcast(NULL, &good, 0));
 	row("attach_mcast", 0, ibv_attach_mcast(qps[0], &good, 0));
@@ -211,23 +218,10 @@ static void many(void)
 	}
 }
 
-int main(void)
+static void traffic(void)
 {
 	union ibv_gid one = group(1), two = group(2);
 
-	context = open_first_device();
-	pd = ibv_alloc_pd(context);
-	send_cq = ibv_create_cq(context, 15, NULL, NULL, 0);
-	receive_cq = ibv_create_cq(context, 15, NULL, NULL, 0);
-	mr = pd ? ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE) : NULL;
-	if (!send_cq || !receive_cq || !mr)
-		die("PD, CQs or MR");
-	for (int i = 0; i < PAIRS; i++)
-		qps[i] = queue_pair(IBV_QPT_UD);
-	connection = queue_pair(IBV_QPT_RC);
-
-	refusals();
-	many();
 	must("nobody is attached, nobody receives", comes_to(0, one, TO_ALL, 64));
 	row("attach_mcast of the first", 0, ibv_attach_mcast(qps[0], &one, 0));
 	row("attach_mcast of the second", 0, ibv_attach_mcast(qps[1], &one, 0));
@@ -244,6 +238,26 @@ int main(void)
 	row("detach_mcast of the second", 0, ibv_detach_mcast(qps[1], &one, 0));
 	must("nobody is left", comes_to(0, one, TO_ALL, 64));
 	row("detach_mcast of the third", 0, ibv_detach_mcast(qps[2], &two, 0));
+}
+
+int main(void)
+{
+	context = open_first_device();
+	pd = ibv_alloc_pd(context);
+	send_cq = ibv_create_cq(context, 15, NULL, NULL, 0);
+	receive_cq = ibv_create_cq(context, 15, NULL, NULL, 0);
+	mr = pd ? ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE) : NULL;
+	if (!send_cq || !receive_cq || !mr)
+		die("PD, CQs or MR");
+	for (int i = 0; i < PAIRS; i++)
+		qps[i] = queue_pair(IBV_QPT_UD);
+	connection = queue_pair(IBV_QPT_RC);
+
+	refusals();
+	many();
+	traffic();
+	own = 2;
+	traffic();
 
 	for (int i = 0; i < PAIRS; i++)
 		row("destroy_qp", 0, ibv_destroy_qp(qps[i]));

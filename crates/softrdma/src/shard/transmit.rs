@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use engine::{Burst, Instant, Path};
+use engine::{Burst, Instant, Path, PathMeta};
 use io::udp::SendOutcome;
 use tap::{DropReason, Verdict};
 use wire::icrc::PseudoHeader;
@@ -14,6 +14,7 @@ use crate::network::{Network, OutgoingRun};
 use crate::run::next_run;
 use crate::seal::SealFault;
 use crate::shard::{Inner, flip};
+use crate::steer::Steering;
 
 /// A run that waits: the kernel had no room for it, or a fault plan holds its only packet.
 #[derive(Clone, Debug)]
@@ -135,7 +136,7 @@ impl<N: Network> Inner<N> {
             self.blocked.push_back(OwnedRun::of(&run));
             return Ok(());
         }
-        match self.network.transmit(&run) {
+        match leave(&mut self.network, &mut self.steering, now, &run) {
             SendOutcome::Sent => self.tap.sent(count),
             SendOutcome::WouldBlock => {
                 self.tap.sent(count);
@@ -179,22 +180,22 @@ impl<N: Network> Inner<N> {
             let verdict = self.tap.outgoing(now.as_nanos(), &run.bytes);
             self.apply(now, verdict, run);
         } else {
-            self.send_alone(&run);
+            self.send_alone(now, &run);
         }
     }
 
     /// Does with a single finished packet what the fault plan says.
     fn apply(&mut self, now: Instant, verdict: Verdict, mut run: OwnedRun) {
         match verdict {
-            Verdict::Pass => self.send_alone(&run),
+            Verdict::Pass => self.send_alone(now, &run),
             Verdict::Drop => {}
             Verdict::Duplicate => {
-                self.send_alone(&run);
-                self.send_alone(&run);
+                self.send_alone(now, &run);
+                self.send_alone(now, &run);
             }
             Verdict::Corrupt { bit } => {
                 flip(&mut run.bytes, bit);
-                self.send_alone(&run);
+                self.send_alone(now, &run);
             }
             Verdict::Delay { until_ns } => {
                 if self
@@ -211,17 +212,47 @@ impl<N: Network> Inner<N> {
     /// Sends packets whose time has come.
     pub fn release_delayed(&mut self, now: Instant) {
         while let Some(run) = self.delayed.pop_due(now.as_nanos()) {
-            self.send_alone(&run);
+            self.send_alone(now, &run);
         }
     }
 
     /// Sends a packet that left its run. One that finds no room is lost: there are faults anyway.
-    fn send_alone(&mut self, run: &OwnedRun) {
-        match self.network.transmit(&run.borrow()) {
+    fn send_alone(&mut self, now: Instant, run: &OwnedRun) {
+        match leave(&mut self.network, &mut self.steering, now, &run.borrow()) {
             SendOutcome::Sent => self.tap.sent(1),
             _ => self.tap.dropped(DropReason::SendFailed),
         }
     }
+}
+
+/// Gives a run to the kernel. On `lo` it knows no way to groups of IPv6; there a packet to one is
+/// passed on to every process of this host, and each looks whether it is attached.
+fn leave<N: Network>(
+    network: &mut N,
+    steering: &mut Option<Steering>,
+    now: Instant,
+    run: &OutgoingRun<'_>,
+) -> SendOutcome {
+    let path = run.path;
+    let outcome = network.transmit(run);
+    let is_group_on_lo = path.remote.is_multicast() && path.local.is_loopback();
+    let (SendOutcome::Unreachable(_), true, Some(steering)) = (outcome, is_group_on_lo, steering)
+    else {
+        return outcome;
+    };
+    let meta = PathMeta {
+        source: path.local,
+        destination: path.remote,
+        interface: path.interface,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
+    };
+    for packet in run.bytes.chunks(run.segment_size.max(1)) {
+        if !steering.pass_to_all(&meta, packet, now.as_nanos()) {
+            return outcome;
+        }
+    }
+    SendOutcome::Sent
 }
 
 /// Why a run did not leave as it was cut.
