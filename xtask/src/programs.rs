@@ -9,6 +9,7 @@ mod cases;
 mod connections;
 mod crowd;
 mod exchanges;
+pub mod multicast;
 mod perftest;
 mod ping;
 mod pingpong;

@@ -22,6 +22,7 @@ struct ibv_qp_init_attr;
 struct rdma_addrinfo;
 struct rdma_cm_event;
 struct rdma_cm_id;
+struct rdma_cm_join_mc_attr_ex;
 struct rdma_conn_param;
 struct rdma_event_channel;
 struct sockaddr;
@@ -44,6 +45,9 @@ int softrdma_cm_resolve_route(struct rdma_cm_id *id);
 int softrdma_cm_connect(struct rdma_cm_id *id, struct rdma_conn_param *parameters);
 int softrdma_cm_accept(struct rdma_cm_id *id, struct rdma_conn_param *parameters);
 int softrdma_cm_disconnect(struct rdma_cm_id *id);
+int softrdma_cm_join_multicast(struct rdma_cm_id *id, struct sockaddr *group, void *context);
+int softrdma_cm_join_multicast_ex(struct rdma_cm_id *id,
+				  struct rdma_cm_join_mc_attr_ex *attributes, void *context);
 int softrdma_cm_begin_endpoint(struct rdma_cm_id **id, const struct rdma_addrinfo *info,
 			       struct ibv_pd *pd, const struct ibv_qp_init_attr *attributes);
 int softrdma_cm_resolve_endpoint(struct rdma_cm_id *id, const struct rdma_addrinfo *info);
@@ -153,6 +157,17 @@ int softrdma_rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *paramete
 int softrdma_rdma_disconnect(struct rdma_cm_id *id)
 {
 	return settled(id, softrdma_cm_disconnect(id));
+}
+
+int softrdma_rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *group, void *context)
+{
+	return settled(id, softrdma_cm_join_multicast(id, group, context));
+}
+
+int softrdma_rdma_join_multicast_ex(struct rdma_cm_id *id,
+				    struct rdma_cm_join_mc_attr_ex *attributes, void *context)
+{
+	return settled(id, softrdma_cm_join_multicast_ex(id, attributes, context));
 }
 
 int softrdma_rdma_get_request(struct rdma_cm_id *listener, struct rdma_cm_id **id)

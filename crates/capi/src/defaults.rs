@@ -117,13 +117,9 @@ defaults! {
     }
 }
 
-// What the connection manager does not have yet, and its sockets' epoll. ENOSYS is also what the
-// kernel's answers without its CM.
+// Epoll of the connection manager's sockets. ENOSYS is also what the kernel's answers without its
+// CM.
 defaults! {
-    minus_one(ENOSYS) {
-        softrdma_rdma_join_multicast, softrdma_rdma_join_multicast_ex,
-        softrdma_rdma_leave_multicast,
-    }
     minus_one(ENOSYS) {
         softrdma_repoll_create, softrdma_repoll_ctl, softrdma_repoll_wait,
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::{GUEST_ADDRESS, OURS, Role, as_strs, in_guest};
 use crate::guest::{Guest, Job};
 use crate::process::{Ended, GUARD, Local, Running};
-use crate::programs::{PerfTest, RPING, RPing, succeeded};
+use crate::programs::{PerfTest, RPING, RPing, multicast, succeeded};
 use crate::sandbox::FOLDER;
 
 /// The IPv6 addresses of the two ends.
@@ -50,6 +50,8 @@ pub enum Meeting {
     PeerKilled,
     /// `ucmatose` while every twentieth packet is lost, each way.
     Loss(u32),
+    /// `mckey`: the server receives from a multicast group, the client sends to it.
+    Group,
 }
 
 /// The cases; `full` with those that take long or differ little.
@@ -84,6 +86,7 @@ pub fn cases(full: bool) -> Vec<Meeting> {
         Meeting::Refused,
         Meeting::PeerKilled,
         Meeting::Loss(10),
+        Meeting::Group,
     ];
     if full {
         cases.extend([100, 1024, 4097].map(|size| Meeting::Ping(RPing { size, ..ping })));
@@ -219,6 +222,7 @@ impl Meeting {
             }
             Self::PeerKilled => killed(role, guest),
             Self::Loss(connections) => lossy(role, guest, *connections),
+            Self::Group => group(role, guest),
         }
     }
 
@@ -247,6 +251,7 @@ impl std::fmt::Display for Meeting {
             Self::Refused => f.write_str("ucmatose,refused"),
             Self::PeerKilled => f.write_str("rping,peer-killed"),
             Self::Loss(connections) => write!(f, "ucmatose,loss,-c={connections}"),
+            Self::Group => f.write_str("mckey"),
         }
     }
 }
@@ -413,6 +418,47 @@ fn killed(role: Role, guest: &mut Guest) -> Result<String> {
         tail(&ended.output)
     );
     Ok(tail(&ended.output).to_string())
+}
+
+/// A receiver at one end and a sender at the other. That a receiver has joined is to be seen in its
+/// kernel.
+fn group(role: Role, guest: &mut Guest) -> Result<String> {
+    const GROUP: &str = "239.77.1.1";
+    /// The same in `/proc/net/igmp`.
+    const NUMBER: &str = "01014DEF";
+    // the program ends when it has posted, and the kernel's device has sent no more than one then
+    let once = words(&["-C", "1"]);
+    let receiver = multicast::receiver(role.address_of_server(false), GROUP);
+    let sender = multicast::sender(role.address_of_client(), GROUP);
+    let [receiver, sender] = [receiver, sender].map(|argv| [&argv[..], &once].concat());
+    let (receiver, sender) = match role {
+        Role::Server => {
+            let mut receiver = OURS.start(&as_strs(&receiver), &[])?;
+            multicast::await_members(&OURS, GROUP.parse()?, 1)?;
+            let sender = guest.start(&in_guest(&sender))?.wait().context("sender")?;
+            (receiver.wait().context("receiver")?, sender)
+        }
+        Role::Client => {
+            let receiver = receiver.join(" ");
+            let mut job = guest.start(&format!(
+                "timeout 80 {receiver} & until grep -q {NUMBER} /proc/net/igmp\n\
+                 do sleep 0.1; done; echo joined; wait $!"
+            ))?;
+            let since = Instant::now();
+            while !job.output().contains("joined") {
+                ensure!(since.elapsed() < GUARD, "never joined:\n{}", job.output());
+                std::thread::sleep(PAUSE);
+            }
+            let sender = OURS
+                .start(&as_strs(&sender), &[])?
+                .wait()
+                .context("sender")?;
+            (job.wait().context("receiver")?, sender)
+        }
+    };
+    multicast::judge("sender", &sender)?;
+    multicast::judge("receiver", &receiver)?;
+    Ok([receiver.output, sender.output].concat())
 }
 
 /// Connections over a network that loses packets both ways.

@@ -8,6 +8,7 @@ use super::capi;
 use super::connections::{self, RPing};
 use super::crowd;
 use super::exchanges;
+use super::multicast;
 use super::perftest::{self, PerfTest};
 use super::ping;
 use super::pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
@@ -66,6 +67,7 @@ pub fn all(full: bool) -> Vec<Case> {
     let scenes = scenes.chain(crowd::SCENES).chain(capi::SCENES);
     let scenes = scenes.chain(connections::SCENES).chain(rsockets::SCENES);
     let scenes = scenes.chain(ping::SCENES);
+    let scenes = scenes.chain(multicast::SCENES);
     for (what, run) in scenes.chain(resource::SCENES) {
         cases.push(case(Net::Lo, Who::Root, what, run));
     }
@@ -286,6 +288,9 @@ fn two_hosts(cases: &mut Vec<Case>) {
         });
         cases.extend(pings.map(|ping| ping_case(net, Who::Root, ping)));
         cases.push(case(net, Who::Root, "twin", scenes::twin));
+    }
+    for (what, run) in multicast::SCENES {
+        cases.push(case(Net::Veth(1500), Who::User, what, run));
     }
 }
 

@@ -434,6 +434,13 @@ crate::abi::c_constants! {
         IBV_LINK_LAYER_INFINIBAND = 1,
         IBV_LINK_LAYER_ETHERNET = 2,
     }
+    // `enum rdma_cm_join_mc_attr_mask` and `enum rdma_cm_mc_join_flags`.
+    u32 {
+        RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1 << 0,
+        RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 1 << 1,
+        RDMA_MC_JOIN_FLAG_FULLMEMBER = 0,
+        RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1,
+    }
     // Array lengths of `ibv_device`.
     usize {
         IBV_SYSFS_NAME_MAX = 64,

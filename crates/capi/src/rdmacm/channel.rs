@@ -12,7 +12,7 @@ use softrdma::cm::{CmEvent, DatagramPeer, EventChannel, EventKind};
 use super::id::{
     Channel as ChannelOfId, Traits, own, port_space, publish, settle, show, show_route,
 };
-use super::pair;
+use super::{multicast, pair};
 use crate::abi::rdma_cma::{
     cm_event_param, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param,
 };
@@ -251,6 +251,14 @@ unsafe fn convert(mut event: CmEvent) -> Result<(rdma_cm_event, Box<[u8]>), Errn
                     }
                 }
             }
+            EventKind::MulticastJoin => {
+                let group = event.datagram_peer.map(|peer| peer.address.dest);
+                if let Some(Err(Errno(errno))) =
+                    group.map(|group| multicast::complete(about, group))
+                {
+                    (kind, status) = (EventKind::MulticastError, -errno);
+                }
+            }
             EventKind::Rejected => {
                 // a queue pair in RESET stays there
                 let _ = pair::advance(about, State::Error);
@@ -259,13 +267,20 @@ unsafe fn convert(mut event: CmEvent) -> Result<(rdma_cm_event, Box<[u8]>), Errn
         }
     }
     let private_data = std::mem::take(&mut event.parameters.private_data).into_boxed_slice();
-    let public = rdma_cm_event {
+    let mut public = rdma_cm_event {
         id,
         listen_id: listener,
         event: kind as u32,
         status,
         param: parameters(&event, &private_data),
     };
+    if event.kind == EventKind::MulticastJoin
+        && let Some(peer) = event.datagram_peer
+    {
+        // SAFETY: the caller's promise.
+        let part = unsafe { own(about)? };
+        public.param.ud.private_data = multicast::context_of(part, peer.address.dest);
+    }
     Ok((public, private_data))
 }
 

@@ -5,12 +5,13 @@ use core::mem::zeroed;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::net::SocketAddr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use libc::sockaddr;
 use softrdma::Transport;
 use softrdma::cm::{Id, PortSpace};
 
+use super::multicast::Joined;
 use super::{address as convert, channel, devices, info};
 use crate::abi::constants::{IBV_QPT_RC, IBV_QPT_UD};
 use crate::abi::rdma_cma::{ibv_sa_path_rec, rdma_addrinfo, rdma_cm_id, rdma_event_channel};
@@ -30,6 +31,8 @@ pub struct IdPart {
     pub(super) template: OnceLock<ibv_qp_init_attr>,
     /// What `rdma_resolve_addrinfo` found, until the program takes it.
     pub(super) names: AtomicPtr<rdma_addrinfo>,
+    /// The multicast groups that it has joined.
+    pub(super) joined: Mutex<Vec<Joined>>,
 }
 
 impl IdPart {
@@ -118,6 +121,7 @@ pub(super) fn publish(
         own_channel: AtomicPtr::new(channel.own),
         template: OnceLock::new(),
         names: AtomicPtr::default(),
+        joined: Mutex::default(),
     };
     let made = object::publish(public, part);
     // SAFETY: made on the line above.

@@ -12,6 +12,7 @@ pub mod endpoint;
 mod event;
 pub mod id;
 pub mod info;
+pub mod multicast;
 pub mod option;
 pub mod pair;
 pub mod srq;

@@ -42,6 +42,10 @@ pub enum EventKind {
     Disconnected = 10,
     /// The device is gone.
     DeviceRemoval = 11,
+    /// It has joined a multicast group.
+    MulticastJoin = 12,
+    /// It could not, or cannot receive from it.
+    MulticastError = 13,
     /// Its queue pair may be used again.
     TimeWaitExit = 15,
     /// What a name stands for is known.
@@ -62,7 +66,7 @@ pub struct Event {
     pub parameters: ConnectionParameters,
     /// Of the program's own events.
     pub argument: u64,
-    /// Where to send to, when a datagram queue pair was found.
+    /// Where to send to, when a datagram queue pair was found or a group was joined.
     pub datagram_peer: Option<DatagramPeer>,
     /// The new ID of a request. Refused when it is dropped.
     pub request: Option<Id>,

@@ -9,6 +9,7 @@
 //! | [`id`] | IDs, their addresses, listening |
 //! | [`connection`] | what a program does with a peer |
 //! | `datagram` | the same with datagram queue pairs |
+//! | `multicast` | groups of those |
 //! | [`event`] | what it is told |
 //! | `record` | what is known of an ID |
 //! | `resolve` | from addresses to the link and the path between them |
@@ -27,6 +28,7 @@ mod datagram;
 pub mod event;
 pub mod id;
 mod incoming;
+mod multicast;
 mod record;
 mod report;
 mod resolve;

@@ -17,13 +17,18 @@ use wire::mad::Guid;
 use super::record::Route;
 
 /// Of routes; replies go with it too.
-const HOP_LIMIT: u8 = 64;
+pub(super) const HOP_LIMIT: u8 = 64;
 
 /// The address that the kernel sends from to `to`; `from` if that is given.
 ///
 /// # Errors
 /// There is no route, or `from` is no address of this host.
 pub(super) fn source(from: Option<SocketAddr>, to: SocketAddr) -> Result<SocketAddr, Errno> {
+    if let Some(mut from) = from.filter(|_| to.ip().is_multicast()) {
+        // a group is reached by the own interface, and `lo` has no route to any
+        from.set_port(0);
+        return Ok(from);
+    }
     let family = if to.is_ipv4() {
         AddressFamily::INET
     } else {
@@ -135,6 +140,13 @@ mod tests {
             let source = source(None, to).expect("there is always a way to oneself");
             assert_eq!(source.ip(), to.ip());
         }
+    }
+
+    #[test]
+    fn a_group_is_reached_from_wherever_one_is() {
+        let from = address("127.0.0.1:5");
+        let source = source(Some(from), address("239.77.1.1:1"));
+        assert_eq!(source, Ok(address("127.0.0.1:0")));
     }
 
     #[test]
