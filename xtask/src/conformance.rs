@@ -50,7 +50,7 @@ const PYTHON: &str = "/usr/bin/python3";
 
 /// The modules: those that are about every device. What is not here is about cards of one vendor,
 /// or about graphics processors.
-const MODULES: [&str; 18] = [
+const MODULES: [&str; 19] = [
     "test_addr",
     "test_atomic",
     "test_cq",
@@ -65,6 +65,7 @@ const MODULES: [&str; 18] = [
     "test_pd",
     "test_qp",
     "test_qpex",
+    "test_rdmacm",
     "test_relaxed_ordering",
     "test_rss_traffic",
     "test_shared_pd",
