@@ -1,5 +1,5 @@
-//! `kill -9` in the middle of a connection, and of making one: the other end learns of it, ends, and
-//! nothing is left.
+//! `kill -9` in the middle of a connection, and of making one: the other end learns of it, ends,
+//! and nothing is left.
 //!
 //! Nothing is under way that would tell the survivor by time-outs alone: the broker says it.
 

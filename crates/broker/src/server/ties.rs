@@ -1,5 +1,5 @@
-//! Connections of programs, as far as their messages tell: enough to say to a peer that a program is
-//! gone.
+//! Connections of programs, as far as their messages tell: enough to say to a peer that a program
+//! is gone.
 //!
 //! Read first: IBA 12.9. A program that is killed says nothing, and its peer may have nothing under
 //! way that would find out. With the kernel's rdma_cm the kernel closes what a dead program had
