@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -297,6 +298,7 @@ static void victim(int port_from)
 {
 	struct sockaddr_in to = loopback(0);
 
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (read(port_from, &to.sin_port, sizeof(to.sin_port)) != sizeof(to.sin_port))
 		_exit(1);
 	rsend(connected(&to), "x", 1, 0);
