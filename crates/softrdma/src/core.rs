@@ -15,6 +15,7 @@ use crate::credit::SlotCredit;
 use crate::error::{Error, Result};
 use crate::event_queue::EventQueue;
 use crate::front::Front;
+use crate::hold::SERVICE_BOUND_NS;
 use crate::memory::MemoryTable;
 use crate::network::Network;
 use crate::pace::Pace;
@@ -287,7 +288,21 @@ impl<N: Network> Core<N> {
         if self.shard.hold.may_wait(since_poll) {
             return None;
         }
-        self.shard.transmit_pending(self.now(), &self.memory)
+        let now = self.now();
+        let is_polling = self.is_polling(now);
+        let deadline = self.shard.transmit_pending(now, &self.memory);
+        if is_polling {
+            self.shard.stamp_poll(self.now());
+        }
+        deadline
+    }
+
+    /// Whether the program looked for completions a moment ago. The time that its calls spend in
+    /// here does not count, or the thread would take the work from a program that is at it: where
+    /// copies are slow, sending one burst may take longer than such a moment.
+    fn is_polling(&self, now: Instant) -> bool {
+        let silence = now.since(self.shard.last_poll()).as_nanos() as u64;
+        silence < self.pace().stretch(SERVICE_BOUND_NS)
     }
 
     /// Transmits what waits for company: the program is about to do something else.
@@ -334,6 +349,7 @@ impl<N: Network> Core<N> {
             // acknowledgements that wait go with the answer, or with the poll that finds nothing
             if self.shard.has_posts() {
                 self.shard.transmit_pending(now, &self.memory);
+                self.shard.stamp_poll(self.now());
             }
             self.shard.idle_for(now, false);
             return count;
@@ -341,6 +357,9 @@ impl<N: Network> Core<N> {
         let served = self.shard.serve(now, &self.memory, Server::Poller(queue));
         let count = queue.poll(into);
         let is_idle = count == 0 && served.is_none_or(|served| served.packets == 0);
+        if !is_idle {
+            self.shard.stamp_poll(self.now());
+        }
         if self.shard.idle_for(now, is_idle) > self.pace().stretch(POLITE_AFTER_NS) {
             step_aside();
         }
