@@ -1,6 +1,6 @@
 //! The steps of rsockets, under names of our own (`softrdma_rs_<name>`): none of them waits. What
 //! librdmacm jumps to is in `shim/rsocket.c`, which tries a step, and sleeps while the answer is
-//! [`WAIT`]; what never waits is here as a whole (`softrdma_r<name>`).
+//! `WAIT`; what never waits is here as a whole (`softrdma_r<name>`).
 
 mod connection;
 mod data;

@@ -1,5 +1,5 @@
 //! What a program does with a peer: asks, accepts, refuses, closes. IDs of datagrams ask and answer
-//! in one exchange, see [`datagram`](super::datagram).
+//! in one exchange, see `datagram.rs`.
 
 use engine::cm::{Accept, Cm, CmError, ConnectRequest, Enhancements, LocalQueuePair, Refusal};
 use engine::qp::{self, Transport};
