@@ -57,25 +57,14 @@ impl RPing {
         let address = self.address.unwrap_or(world.server.address);
         let argv = self.argv("-s", address);
         let mut server = world.server.start(&as_strs(&argv), &[])?;
-        let client = self
-            .client(world, address)
-            .with_context(|| format!("the server printed:\n{}", server.output()))?;
+        world.server.wait_for_listener(&mut server)?;
+        let client = world
+            .client
+            .start(&as_strs(&self.argv("-c", address)), &[])?
+            .wait();
+        let client = client.with_context(|| format!("the server printed:\n{}", server.output()))?;
         self.judge("client", &client)?;
         self.judge("server", &server.wait().context("server")?)
-    }
-
-    /// A client that gets its connection: nothing outside tells when a server listens.
-    fn client(&self, world: &World, address: &str) -> Result<Ended> {
-        let argv = self.argv("-c", address);
-        let start = Instant::now();
-        loop {
-            let ended = world.client.start(&as_strs(&argv), &[])?.wait()?;
-            let is_refused = ended.output.contains("RDMA_CM_EVENT_REJECTED");
-            if !is_refused || start.elapsed() > GUARD {
-                return Ok(ended);
-            }
-            std::thread::sleep(PAUSE);
-        }
     }
 
     /// Whether every message arrived, and rightly: the program compares (`-V`) and says so.
@@ -120,8 +109,8 @@ fn persistent(world: &World) -> Result<()> {
     let ping = DEFAULT;
     let address = world.server.address;
     let argv = [ping.argv("-s", address), vec!["-P".into()]].concat();
-    let server = world.server.start(&as_strs(&argv), &[])?;
-    ping.judge("first client", &ping.client(world, address)?)?;
+    let mut server = world.server.start(&as_strs(&argv), &[])?;
+    world.server.wait_for_listener(&mut server)?;
     let argv = ping.argv("-c", address);
     for _ in 0..ROUNDS {
         let mut clients = Vec::new();

@@ -1,10 +1,7 @@
 //! Programs that find each other with librdmacm: those of Debian's `rdmacm-utils` besides `rping`,
 //! and perftest's with `-R`.
-//!
-//! Nothing outside tells when a server listens on an RDMA port, so a client that finds nobody is
-//! started again.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -16,18 +13,6 @@ use crate::process::{Ended, GUARD, Running};
 
 /// Those that run once, as root on `lo`.
 pub const SCENES: [Scene; 1] = [("cmtime,-c=100", cmtime)];
-
-/// How long a client waits before it asks again.
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// What clients say when nobody listens yet.
-const NOBODY: [&str; 5] = [
-    "RDMA_CM_EVENT_REJECTED, error: 8",
-    "RDMA_CM_EVENT_UNREACHABLE, error: 1\n",
-    "Connection refused",
-    "RDMA_CM_EVENT_REJECTED, error 8",
-    "Unexpected CM event bl blka 8",
-];
 
 /// What perftest's client says when it came between the two times that its server listens. Only
 /// later releases ask again instead of crashing.
@@ -133,9 +118,11 @@ impl Exchange {
         client.extend(self.options);
         client.extend(["-s", address]);
         let mut server = world.server.start(&server, &[])?;
-        let ended = heard(world, &client)
+        world.server.wait_for_listener(&mut server)?;
+        let ended = world.client.start(&client, &[])?.wait();
+        let ended = ended.with_context(|| format!("the server printed:\n{}", server.output()))?;
+        self.judge("client", &ended)
             .with_context(|| format!("the server printed:\n{}", server.output()))?;
-        self.judge("client", &ended)?;
         self.judge("server", &server.wait().context("server")?)
     }
 
@@ -165,19 +152,6 @@ impl std::fmt::Display for Exchange {
     }
 }
 
-/// The end of a client that found its server.
-fn heard(world: &World, argv: &[&str]) -> Result<Ended> {
-    let start = Instant::now();
-    loop {
-        let ended = world.client.start(argv, &[])?.wait()?;
-        let found_nobody = NOBODY.iter().any(|text| ended.output.contains(text));
-        if !found_nobody || ended.output.contains(BETWEEN) || start.elapsed() > GUARD {
-            return Ok(ended);
-        }
-        std::thread::sleep(PAUSE);
-    }
-}
-
 /// A run of perftest whose ends find each other with librdmacm.
 pub fn with_connection_manager(world: &World, test: &PerfTest) -> Result<()> {
     let server_argv = test.argv(world.server.device, None);
@@ -185,7 +159,8 @@ pub fn with_connection_manager(world: &World, test: &PerfTest) -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < GUARD {
         let mut server = world.server.start(&as_strs(&server_argv), &[])?;
-        let client = heard(world, &as_strs(&client_argv))?;
+        world.server.wait_for_listener(&mut server)?;
+        let client = world.client.start(&as_strs(&client_argv), &[])?.wait()?;
         if client.output.contains(BETWEEN) {
             server.kill()?;
             continue;
@@ -202,7 +177,9 @@ fn cmtime(world: &World) -> Result<()> {
     let count = ["cmtime", "-c", "100"];
     let address = world.server.address;
     let mut server = world.server.start(&count, &[])?;
-    let client = heard(world, &[&count[..], &["-s", address]].concat())?;
+    world.server.wait_for_listener(&mut server)?;
+    let argv = [&count[..], &["-s", address]].concat();
+    let client = world.client.start(&argv, &[])?.wait()?;
     succeeded("client", &client)
         .with_context(|| format!("the server printed:\n{}", server.output()))?;
     for step in ["connect", "disconnect"] {

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
 use super::softrdma;
-use crate::process::{Local, Running};
+use crate::process::{GUARD, Local, Running};
 use crate::sandbox::Who;
 
 /// What joins the two ends.
@@ -136,6 +137,19 @@ impl Host {
         super::succeeded(argv.first().unwrap_or(&"nothing"), &ended)?;
         print!("{}", ended.output);
         Ok(ended.output)
+    }
+
+    /// Waits until a program on this host listens for connections; `server` is the one that will.
+    pub fn wait_for_listener(&self, server: &mut Local) -> Result<()> {
+        let deadline = Instant::now() + GUARD;
+        let what = "listening for connections";
+        while !self
+            .softrdma(&["resource", "show", "cm_id"])?
+            .contains("state LISTEN")
+        {
+            server.still_coming(what, deadline)?;
+        }
+        Ok(())
     }
 
     /// Makes its device.

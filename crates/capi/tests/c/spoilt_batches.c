@@ -5,7 +5,7 @@
 
 #include "builders.h"
 
-static char *unmapped;
+static char *unreadable;
 
 static void good(struct pair *pair, uint64_t wr_id)
 {
@@ -61,10 +61,10 @@ static void inline_list_too_long(struct pair *pair)
 		pair->ex, 2, (struct ibv_data_buf[]){ { memory, 64 }, { memory, SIZE_MAX } });
 }
 
-static void inline_unmapped(struct pair *pair)
+static void inline_unreadable(struct pair *pair)
 {
 	ibv_wr_send(next(pair, 1));
-	ibv_wr_set_inline_data(pair->ex, unmapped, 8);
+	ibv_wr_set_inline_data(pair->ex, unreadable, 8);
 }
 
 static void too_many_sges(struct pair *pair)
@@ -142,7 +142,7 @@ static void longer_than_the_queue(struct pair *pair)
 
 static void first_of_two_errors(struct pair *pair)
 {
-	inline_unmapped(pair);
+	inline_unreadable(pair);
 	bind_mw(pair);
 }
 
@@ -159,7 +159,7 @@ static const struct {
 	{ "inline data of a READ", inline_read, EINVAL },
 	{ "more inline data than max_inline_data", inline_too_long, EINVAL },
 	{ "a list with more", inline_list_too_long, EINVAL },
-	{ "inline data that is not mapped", inline_unmapped, EFAULT },
+	{ "inline data that cannot be read", inline_unreadable, EFAULT },
 	{ "more places than max_send_sge", too_many_sges, EINVAL },
 	{ "a list of places that is NULL", sges_nowhere, EINVAL },
 	{ "atomic at an address that is no multiple of 8", atomic_unaligned, EINVAL },
@@ -204,7 +204,7 @@ static void errors(void)
 	good(&pair, 1);
 	ibv_wr_abort(pair.ex);
 	ibv_wr_start(pair.ex);
-	inline_unmapped(&pair);
+	inline_unreadable(&pair);
 	ibv_wr_abort(pair.ex);
 	ibv_wr_start(pair.ex);
 	good(&pair, 2);
@@ -278,8 +278,9 @@ static void full(void)
 
 int main(void)
 {
-	unmapped = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (unmapped == MAP_FAILED || munmap(unmapped, SIZE))
+	/* not a hole, which another thread's stack may fill */
+	unreadable = mmap(NULL, SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (unreadable == MAP_FAILED)
 		die("mmap");
 	begin();
 	errors();
