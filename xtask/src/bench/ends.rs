@@ -1,12 +1,14 @@
 //! Programs that are measured: under `softrdma run`, timed, on a processor of their own, guarded.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::figures::Figures;
 use super::machine::two_processors;
+use super::set_up;
 use crate::process::{Ended, Local, Running};
 use crate::programs::{Host, World, softrdma, succeeded};
 
@@ -98,6 +100,27 @@ impl<'a> Ends<'a> {
             cpu_seconds: Some(cpu_seconds),
             datagrams_dropped: Some(self.datagrams_dropped()?.saturating_sub(dropped_before)),
         })
+    }
+
+    /// Makes connections once.
+    pub fn set_up(&self) -> Result<Figures> {
+        let World { server, client } = self.world;
+        let [client_on, server_on] = match self.processors {
+            Some(processors) => processors.map(Some),
+            None => [None; 2],
+        };
+        // it serves for ever, and nothing outside tells when it listens
+        let server_end = End::start(server, server_on, self.guard, &set_up::argv(None))?;
+        let argv = set_up::argv(Some(server.address));
+        let start = Instant::now();
+        loop {
+            let mut client_end = End::start(client, client_on, self.guard, &argv)?;
+            let ended = client_end.program.wait_at_most(self.guard + HUNG)?;
+            if !set_up::came_too_early(&ended.output) || start.elapsed() > HUNG {
+                return set_up::judged(ended.code, &ended.output)
+                    .map_err(|error| server_end.explain(error));
+            }
+        }
     }
 
     /// At both hosts, since they are.

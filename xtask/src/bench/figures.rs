@@ -24,6 +24,8 @@ pub enum Figures {
     /// What one packet or message takes: half a round trip where both ends send, a whole one where
     /// one end waits for an answer.
     Latency { p50_us: f64, p99_us: f64 },
+    /// Connections that `librdmacm` makes.
+    Connections { connections_per_s: f64 },
 }
 
 /// The figure by which rows are compared.
@@ -31,7 +33,7 @@ pub enum Figures {
 #[serde(rename_all = "snake_case")]
 pub enum By {
     Bandwidth,
-    /// Packets or messages per second.
+    /// Packets, messages or connections per second.
     Rate,
     Latency,
 }
@@ -42,6 +44,7 @@ impl Figures {
         match self {
             Self::Packets { gbit_per_s, .. } | Self::Messages { gbit_per_s, .. } => gbit_per_s,
             Self::Latency { p50_us, .. } => p50_us,
+            Self::Connections { connections_per_s } => connections_per_s,
         }
     }
 
@@ -64,6 +67,7 @@ impl Figures {
                 By::Rate,
             ) => Some(mega_messages_per_s),
             (Self::Latency { p50_us, .. }, By::Latency) => Some(p50_us),
+            (Self::Connections { connections_per_s }, By::Rate) => Some(connections_per_s),
             _ => None,
         }
     }

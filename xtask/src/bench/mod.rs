@@ -17,6 +17,7 @@ mod plan;
 mod raw;
 mod report;
 mod rounds;
+mod set_up;
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

@@ -7,6 +7,7 @@ use super::guest::Stack;
 use super::loads::Load;
 use super::perftest::{Perftest, Program};
 use super::raw::Limit;
+use super::set_up;
 use crate::programs::{Net, matches};
 
 /// How many rows.
@@ -36,8 +37,17 @@ pub enum Work {
     Limit(Limit),
     Perftest(Net, Perftest),
     Load(Load),
+    /// Connections of `cmtime`.
+    SetUp(Net),
     /// Both ends in the guest.
-    Guest(Stack, Perftest),
+    Guest(Stack, Task),
+}
+
+/// What both ends in the guest do.
+#[derive(Clone, Copy, Debug)]
+pub enum Task {
+    Perftest(Perftest),
+    SetUp,
 }
 
 /// The row that another one is compared with.
@@ -113,6 +123,12 @@ pub fn rows(extent: Extent) -> Vec<Row> {
         };
         rows.extend(wanted.into_iter().map(|perftest| row(net, perftest)));
         if net == Net::Lo {
+            rows.push(Row {
+                name: format!("lo/{}", set_up::NAME),
+                work: Work::SetUp(net),
+                comparison: None,
+                note: set_up::NOTE,
+            });
             rows.extend([Load::Busy, Load::Incast].map(|load| Row {
                 name: format!("lo/{}", load.name()),
                 work: Work::Load(load),

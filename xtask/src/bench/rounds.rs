@@ -52,6 +52,7 @@ pub fn run(run: Run<'_>) -> Result<()> {
                 })
             })
         }
+        Work::SetUp(net) => Ends::new(networks.at(net)?, seconds)?.set_up(),
         Work::Guest(..) => bail!("there is no guest here"),
     };
     run_with(run, &mut measure)
