@@ -36,11 +36,6 @@ pub fn argv(server: Option<&str>) -> Vec<String> {
     argv
 }
 
-/// Whether the client found nobody who listens yet.
-pub fn came_too_early(output: &str) -> bool {
-    output.contains("RDMA_CM_EVENT_REJECTED") || output.contains("event: 8")
-}
-
 /// Reads the table of a client: `connect : 19.39 19.03 16114.00 6461.67`, the first of which is
 /// the time of the step for all connections, in milliseconds.
 pub fn figures(output: &str) -> Result<Figures> {
