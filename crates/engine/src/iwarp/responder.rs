@@ -4,6 +4,7 @@
 //! of which is about memory; then bytes are placed, and the last segment of a message completes
 //! its receive. A tagged segment stands for itself: nothing is kept from one to the next.
 
+use wire::MemoryKey;
 use wire::iwarp::{
     AtomicCode, AtomicRequest, AtomicResponse, Immediate, Msn, Opcode, ReadRequest, Tagged,
     TerminateCode, Untagged,
@@ -11,7 +12,7 @@ use wire::iwarp::{
 
 use super::answers::Answers;
 use super::terminate::{Refusal, Told};
-use crate::access::{Access, AccessError, AtomicOperation, MemoryRange};
+use crate::access::{Access, AccessError, AtomicOperation, Grant, MemoryRange};
 use crate::completion::{CompletionOpcode, Status, WorkCompletion};
 use crate::host::{CompletionSink, Host, Memory, ReceiveSource, ReceiveWqe};
 use crate::qp::Common;
@@ -76,13 +77,7 @@ impl Responder {
                 address: header.offset.0,
                 length: length.into(),
             };
-            let allowed = common.attributes.access.contains(Access::REMOTE_WRITE);
-            let granted = if allowed {
-                memory.check(header.stag, common.scope(), range, Access::REMOTE_WRITE)
-            } else {
-                Err(AccessError::NotPermitted)
-            };
-            granted
+            grant(common, memory, header.stag, range, Access::REMOTE_WRITE)
                 .and_then(|grant| memory.place(&grant, 0, payload, is_last))
                 .map_err(|error| Refusal::of_write(error, range))?;
         }
@@ -202,13 +197,8 @@ impl Responder {
                 address: request.source_offset.0,
                 length: request.length.into(),
             };
-            let allowed = common.attributes.access.contains(Access::REMOTE_READ);
-            let granted = if allowed {
-                memory.check(request.source, common.scope(), range, Access::REMOTE_READ)
-            } else {
-                Err(AccessError::NotPermitted)
-            };
-            granted.map_err(|error| Refusal::of_read(error, range))?;
+            grant(common, memory, request.source, range, Access::REMOTE_READ)
+                .map_err(|error| Refusal::of_read(error, range))?;
         }
         self.request_msn = self.request_msn.next();
         self.answers.owe_read(*header, request);
@@ -239,9 +229,7 @@ impl Responder {
             Err(AccessError::Misaligned)
         };
         let original = aligned
-            .and_then(|()| {
-                memory.check(request.remote, common.scope(), range, Access::REMOTE_ATOMIC)
-            })
+            .and_then(|()| grant(common, memory, request.remote, range, Access::REMOTE_ATOMIC))
             .and_then(|grant| memory.atomic(&grant, operation))
             .map_err(|error| Refusal::of_read(error, range))?;
         self.request_msn = self.request_msn.next();
@@ -292,6 +280,20 @@ pub(super) fn check_only(header: &Untagged) -> Result<(), Refusal> {
 }
 
 /// There is no second try: without a receive the stream is over. spec: RFC 5041 7
+/// What the peer may do here: both its stream and the region must allow it.
+fn grant<H: Host>(
+    common: &Common<H>,
+    memory: &H::Memory,
+    key: MemoryKey,
+    range: MemoryRange,
+    need: Access,
+) -> Result<Grant, AccessError> {
+    if !common.attributes.access.contains(need) {
+        return Err(AccessError::NotPermitted);
+    }
+    memory.check(key, common.scope(), range, need)
+}
+
 fn take_receive<H: Host>(common: &Common<H>) -> Result<ReceiveWqe, Refusal> {
     let receive = common.receives.take();
     receive.ok_or(Refusal::request(TerminateCode::NO_BUFFER))

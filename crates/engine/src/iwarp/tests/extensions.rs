@@ -76,6 +76,24 @@ fn atomics_give_back_what_was_there() {
 }
 
 #[test]
+fn an_atomic_needs_the_right_of_the_queue_pair_too() {
+    let mut pair = extended();
+    let word = pair.passive.region(&5_u64.to_ne_bytes());
+    let rights = &mut pair.passive.qp.attributes_mut().access;
+    *rights = Access::LOCAL_WRITE.union(Access::REMOTE_READ);
+    let results = pair.active.region(&[0; 8]);
+    let add = Operation::FetchAdd {
+        remote: remote(word, 0),
+        add: 3,
+    };
+    pair.active.post(1, add, &[sge(results, 0, 8)]);
+    pair.settle();
+    assert_eq!(pair.passive.memory.read_u64(word, 0), 5);
+    let last = pair.lines.pop().unwrap_or_default();
+    assert!(last.contains("remote-protection-access-rights"), "{last}");
+}
+
+#[test]
 fn reads_and_atomics_share_one_depth_and_one_order() {
     let mut pair = Pair::open(Setting {
         extensions: true,
