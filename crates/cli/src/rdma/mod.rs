@@ -145,6 +145,24 @@ fn abbreviates(word: &str, command: &str) -> bool {
     command.starts_with(word)
 }
 
+/// A command whose objects can only be shown, which it does without a word as well.
+fn show_only(
+    command: &str,
+    help: &str,
+    mut words: VecDeque<String>,
+    show: impl FnOnce(VecDeque<String>) -> Result<Ended, Failure>,
+) -> Ended {
+    let ended = match words.pop_front() {
+        None => show(words),
+        Some(word) if abbreviates(&word, "show") || abbreviates(&word, "list") => show(words),
+        Some(word) if abbreviates(&word, "help") => Ok(Ended::Output(help.into())),
+        Some(word) => Ok(Ended::Usage(format!(
+            "Unknown {command} command '{word}'.\n"
+        ))),
+    };
+    ended.unwrap_or_else(|failure| failed(&failure, None))
+}
+
 /// The kernel's words for a failure, and below them ours.
 fn failed(failure: &Failure, remedy: Option<&str>) -> Ended {
     let kernel = std::io::Error::from_raw_os_error(failure.errno()).to_string();

@@ -9,10 +9,11 @@ use broker::{LinkInfo, counters::LinkCounts, resource::Kind};
 use tap::{Counters, DropReason};
 
 use super::{
-    Ended, OutputOptions, abbreviates, failed,
+    Ended, OutputOptions, abbreviates,
     format::{Entry, Field, Value, render},
     link::{PORT, WRONG_NAME},
     resource::survey::Survey,
+    show_only,
 };
 use crate::connect::{Failure, connect};
 
@@ -24,18 +25,8 @@ Usage: softrdma statistic show
 /// What it means that a process did not answer.
 const LATE: &str = "what it has counted of late may be missing here";
 
-pub(super) fn run(options: OutputOptions, mut words: VecDeque<String>) -> Ended {
-    let ended = match words.pop_front() {
-        None => show(options, words),
-        Some(word) if abbreviates(&word, "show") || abbreviates(&word, "list") => {
-            show(options, words)
-        }
-        Some(word) if abbreviates(&word, "help") => Ok(Ended::Output(HELP.into())),
-        Some(word) => Ok(Ended::Usage(format!(
-            "Unknown statistic command '{word}'.\n"
-        ))),
-    };
-    ended.unwrap_or_else(|failure| failed(&failure, None))
+pub(super) fn run(options: OutputOptions, words: VecDeque<String>) -> Ended {
+    show_only("statistic", HELP, words, |words| show(options, words))
 }
 
 fn show(options: OutputOptions, mut words: VecDeque<String>) -> Result<Ended, Failure> {

@@ -15,9 +15,10 @@ use std::collections::VecDeque;
 use broker::{LinkInfo, resource::Kind};
 
 use super::{
-    Ended, OutputOptions, abbreviates, failed,
+    Ended, OutputOptions, abbreviates,
     format::{Entry, Field, Value, render},
     link::{PORT, WRONG_NAME},
+    show_only,
 };
 use crate::connect::{Failure, connect};
 use filter::{Filter, Filters};
@@ -113,18 +114,8 @@ const SUMMARY: [(&str, Kind); 7] = [
     ("srq", Kind::SharedReceiveQueue),
 ];
 
-pub(super) fn run(options: OutputOptions, mut words: VecDeque<String>) -> Ended {
-    let ended = match words.pop_front() {
-        None => show(options, words),
-        Some(word) if abbreviates(&word, "show") || abbreviates(&word, "list") => {
-            show(options, words)
-        }
-        Some(word) if abbreviates(&word, "help") => Ok(Ended::Output(HELP.into())),
-        Some(word) => Ok(Ended::Usage(format!(
-            "Unknown resource command '{word}'.\n"
-        ))),
-    };
-    ended.unwrap_or_else(|failure| failed(&failure, None))
+pub(super) fn run(options: OutputOptions, words: VecDeque<String>) -> Ended {
+    show_only("resource", HELP, words, |words| show(options, words))
 }
 
 fn show(options: OutputOptions, mut words: VecDeque<String>) -> Result<Ended, Failure> {
