@@ -104,7 +104,8 @@ impl Victim {
             receives: queue,
             extensions: random.chance(50),
         });
-        qp.attributes_mut().access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        qp.attributes_mut().access =
+            Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let agreement = Agreement {
             role: random.pick(&[Role::Active, Role::Passive]),
             revision: Revision::Two,

@@ -136,7 +136,8 @@ impl Host {
             receives,
             extensions: scenario.links[number].extensions,
         });
-        qp.attributes_mut().access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        qp.attributes_mut().access =
+            Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         Self {
             number,
             rng,
