@@ -1,11 +1,11 @@
 //! `cargo xtask bench`: how fast this machine and softrdma are, in figures that are kept.
 //!
 //! Without a subcommand everything is measured in one run, in rounds of which each measures every
-//! row once, so that a disturbance hits all of them: the limits of plain sockets ([`raw`]),
-//! unmodified perftest over our device ([`perftest`]), and loads that perftest does not have
-//! ([`loads`]). A figure is the median of its rounds; the ratios are what to look at, for they
-//! compare figures of one run. With `--guest` both ends run in an emulated machine ([`guest`]),
-//! over our device and over the kernel's in turns.
+//! row once, so that a disturbance hits all of them: the limits of plain sockets ([`raw`],
+//! [`raw_tcp`]), unmodified perftest over our device ([`perftest`]), and loads that perftest does
+//! not have ([`loads`]). A figure is the median of its rounds; the ratios are what to look at, for
+//! they compare figures of one run. With `--guest` both ends run in an emulated machine
+//! ([`guest`]), over our device and over the kernel's in turns.
 
 mod ends;
 mod figures;
@@ -15,8 +15,10 @@ mod machine;
 mod perftest;
 mod plan;
 mod raw;
+mod raw_tcp;
 mod report;
 mod rounds;
+mod second_process;
 mod set_up;
 
 use std::os::unix::process::CommandExt;
@@ -51,6 +53,9 @@ enum Part {
     /// The second process of `raw`
     #[command(hide = true)]
     RawPeer(raw::PeerArguments),
+    /// The second process of the limits of TCP
+    #[command(hide = true)]
+    RawTcpPeer(raw_tcp::PeerArguments),
 }
 
 /// What the bench as a whole is asked for.
@@ -91,6 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.part {
         Some(Part::Raw(arguments)) => raw::run(arguments),
         Some(Part::RawPeer(arguments)) => raw::run_peer(arguments),
+        Some(Part::RawTcpPeer(arguments)) => raw_tcp::run_peer(arguments),
         None => run_whole(&arguments.whole),
     }
 }

@@ -7,7 +7,7 @@ use super::guest::Stack;
 use super::loads::Load;
 use super::perftest::{Perftest, Program};
 use super::raw::Limit;
-use super::set_up;
+use super::{raw_tcp, set_up};
 use crate::programs::{Net, matches};
 
 /// How many rows.
@@ -35,6 +35,7 @@ pub struct Row {
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
     Limit(Limit),
+    TcpLimit(raw_tcp::Plan),
     Perftest(Net, Perftest),
     Load(Load),
     /// Connections of `cmtime`.
@@ -106,6 +107,10 @@ const LIMITS: [(&str, Limit); 5] = [
     ("raw/block", Limit::PingPong { blocking: true }),
 ];
 
+/// The same for iWARP: the framing of messages of these sizes.
+const TCP_SIZES: [u32; 3] = [64, 64 * KIB, MIB];
+const TCP_POLL: &str = "raw/tcp,poll";
+
 /// All rows of this extent, those first that others are compared with.
 pub fn rows(extent: Extent) -> Vec<Row> {
     let limits = LIMITS.iter().map(|(name, limit)| Row {
@@ -115,6 +120,7 @@ pub fn rows(extent: Extent) -> Vec<Row> {
         note: "",
     });
     let mut rows: Vec<Row> = limits.collect();
+    rows.extend(tcp_limits(extent));
     for net in NETS {
         let wanted = match extent {
             Extent::Quick => quick(net),
@@ -150,6 +156,42 @@ pub fn select(rows: Vec<Row>, filter: &str) -> Vec<Row> {
     rows.into_iter()
         .filter(|row| wanted.contains(&row.name))
         .collect()
+}
+
+/// Those with CRCs are compared with those without.
+fn tcp_limits(extent: Extent) -> Vec<Row> {
+    let limit = |name: String, plan, comparison| Row {
+        name,
+        work: Work::TcpLimit(plan),
+        comparison,
+        note: "RDMA WRITEs as iWARP frames them, placed by a copy",
+    };
+    let mut rows = Vec::new();
+    for has_crc in [false, true] {
+        for size in TCP_SIZES {
+            if extent == Extent::Quick && size != 64 * KIB {
+                continue;
+            }
+            let message = size as usize;
+            let plan = raw_tcp::Plan::Stream { message, has_crc };
+            let comparison = has_crc.then(|| Comparison {
+                to: tcp_limit(size, false),
+                by: By::Bandwidth,
+                target: None,
+            });
+            rows.push(limit(tcp_limit(size, has_crc), plan, comparison));
+        }
+    }
+    rows.push(Row {
+        note: "half a round trip of TCP, both ends poll",
+        ..limit(TCP_POLL.into(), raw_tcp::Plan::PingPong, None)
+    });
+    rows
+}
+
+fn tcp_limit(size: u32, has_crc: bool) -> String {
+    let crc = if has_crc { ",crc" } else { "" };
+    format!("raw/tcp,size={size}{crc}")
 }
 
 fn usual(net: Net) -> Vec<Perftest> {

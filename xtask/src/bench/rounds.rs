@@ -43,6 +43,7 @@ pub fn run(run: Run<'_>) -> Result<()> {
     let seconds = run.seconds;
     let mut measure = |row: &Row, messages: &mut Option<u32>| match row.work {
         Work::Limit(limit) => limit.measure(seconds.into()),
+        Work::TcpLimit(plan) => plan.measure(seconds.into()),
         Work::Load(load) => load.measure(Ends::new(networks.at(Net::Lo)?, seconds)?, seconds),
         Work::Perftest(net, perftest) => {
             let ends = Ends::new(networks.at(net)?, seconds)?;

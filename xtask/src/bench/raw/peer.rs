@@ -1,6 +1,6 @@
 //! The receiving process: takes packets, verifies and places them if asked to, acknowledges.
 
-use std::io::{IoSlice, Write};
+use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,6 +12,7 @@ use wire::roce::icrc::PseudoHeader;
 use super::open_group;
 use super::plan::{ACK, ACK_TAKEN, Exchange, FLUSH, HEADER, Plan, REGION, STOP, TRAILER};
 use crate::bench::machine::Pinned;
+use crate::bench::second_process::tell;
 
 /// A sender that is silent for so long is gone.
 const SILENCE_NS: u64 = 10_000_000_000;
@@ -60,20 +61,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         damaged: 0,
         plan,
     };
-    print_line(&Ready {
+    tell(&Ready {
         port,
         granted_receive_buffer,
     })?;
     peer.serve()?;
-    print_line(&Seen {
+    tell(&Seen {
         damaged: peer.damaged,
     })
-}
-
-fn print_line(value: &impl Serialize) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", serde_json::to_string(value)?)?;
-    out.flush().context("telling the sender")
 }
 
 struct Peer {

@@ -1,13 +1,11 @@
 //! The sending process, which is also the one that measures.
 
-use std::io::{BufRead, BufReader, IoSlice};
+use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use io::clock::now_ns;
 use io::udp::{Family, Group, RECEIVE_BUFFER, ReceiveSocket, SendOutcome, SendSocket, Transmit};
-use serde::de::DeserializeOwned;
 use wire::roce::icrc::PseudoHeader;
 
 use super::open_group;
@@ -16,6 +14,7 @@ use super::plan::{
     ACK, ACK_TAKEN, Exchange, FLUSH, HEADER, Plan, REGION, STEERING_BYTE, STOP, TRAILER,
 };
 use crate::bench::figures::{Figures, quantile};
+use crate::bench::second_process::SecondProcess;
 
 /// No acknowledgement for so long: what is in flight is given up. Long, because a peer that waits
 /// for its processor on a busy machine has lost nothing.
@@ -251,58 +250,27 @@ fn control(socket: &SendSocket, transmit: &Transmit, slot: u8, length: usize) ->
     )
 }
 
-/// The other process. Ended when dropped.
+/// The other process.
 struct Peer {
-    child: Child,
-    output: BufReader<ChildStdout>,
+    process: SecondProcess,
 }
 
 impl Peer {
     fn start(plan: &Plan, reply_port: u16, processor: Option<usize>) -> Result<(Self, Ready)> {
-        let mut command = Command::new(std::env::current_exe().context("this program's name")?);
-        command.args(["bench", "raw-peer"]);
-        if let Some(processor) = processor {
-            command.args(["--processor", &processor.to_string()]);
-        }
-        command.args([serde_json::to_string(plan)?, reply_port.to_string()]);
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("starting the second process")?;
-        let output = child
-            .stdout
-            .take()
-            .map(BufReader::new)
-            .context("its output")?;
-        let mut peer = Self { child, output };
-        let ready = peer.line()?;
-        Ok((peer, ready))
+        let arguments = [
+            "raw-peer".to_string(),
+            serde_json::to_string(plan)?,
+            reply_port.to_string(),
+        ];
+        let mut process = SecondProcess::start(&arguments, processor)?;
+        let ready = process.line()?;
+        Ok((Self { process }, ready))
     }
 
     fn stop(&mut self, socket: &SendSocket, transmit: &Transmit, slot: u8) -> Result<Seen> {
         control(socket, transmit, slot, STOP)?;
-        let seen = self.line()?;
-        let status = self.child.wait().context("the second process")?;
-        ensure!(status.success(), "the second process: {status}");
+        let seen = self.process.line()?;
+        self.process.wait()?;
         Ok(seen)
-    }
-
-    /// The next line of its output. It ends by itself when it hears nothing from us.
-    fn line<T: DeserializeOwned>(&mut self) -> Result<T> {
-        let mut line = String::new();
-        self.output
-            .read_line(&mut line)
-            .context("hearing from the second process")?;
-        ensure!(!line.is_empty(), "the second process ended early");
-        serde_json::from_str(&line).context("what the second process says")
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // After `stop` both are refused, which is well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
