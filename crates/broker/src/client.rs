@@ -18,6 +18,7 @@ pub use crate::error::{CallError, ConnectError};
 use crate::{
     counters::{CounterPage, LinkCounts},
     credit::CreditTable,
+    iwarp::IwarpOptions,
     link::LinkInfo,
     port::{BoundPort, PortAddress, PortSpace},
     protocol::{
@@ -201,16 +202,27 @@ impl Client {
         netdev: &str,
         keep: bool,
     ) -> Result<LinkInfo, CallError> {
+        self.add_link_with(name, kind, netdev, keep, None)
+    }
+
+    /// The same with options, which links of type `siw` have.
+    pub fn add_link_with(
+        &self,
+        name: &str,
+        kind: &str,
+        netdev: &str,
+        keep: bool,
+        iwarp: Option<IwarpOptions>,
+    ) -> Result<LinkInfo, CallError> {
         let (name, kind, netdev) = (name.into(), kind.into(), netdev.into());
-        link_of(
-            self.call(Request::LinkAdd {
-                name,
-                kind,
-                netdev,
-                keep,
-            })?
-            .0,
-        )
+        let request = Request::LinkAdd {
+            name,
+            kind,
+            netdev,
+            keep,
+            iwarp,
+        };
+        link_of(self.call(request)?.0)
     }
 
     /// Takes a link away that nobody uses.

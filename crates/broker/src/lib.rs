@@ -12,6 +12,7 @@
 //! | [`error`] | what they get instead |
 //! | [`protocol`] | the messages |
 //! | [`link`] | links, GID tables |
+//! | [`iwarp`] | options of links of type `siw` |
 //! | [`port`] | RDMA ports, which programs bind and listen on |
 //! | [`resource`] | what programs have, as they tell it when asked |
 //! | [`gsi`] | the packets of QP 1 |
@@ -25,6 +26,7 @@ pub mod counters;
 pub mod credit;
 pub mod error;
 pub mod gsi;
+pub mod iwarp;
 pub mod link;
 pub mod port;
 pub mod protocol;
@@ -37,6 +39,7 @@ pub mod who;
 
 pub use client::{Client, ConnectOptions, Lease};
 pub use error::{CallError, ConnectError};
+pub use iwarp::IwarpOptions;
 pub use link::{GidEntry, LinkInfo, LinkKind, PhysicalState, PortState};
 pub use port::{BoundPort, PortAddress, PortRefusal, PortSpace};
 pub use protocol::{Changes, Event, Holder, News, PROTOCOL_VERSION, Refusal, Status};

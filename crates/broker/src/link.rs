@@ -6,6 +6,8 @@
 use serde::{Deserialize, Serialize};
 use wire::{Gid, Mtu};
 
+use crate::iwarp::IwarpOptions;
+
 /// Entries of a GID table, as the kernel's software device has.
 pub const GID_TABLE_LENGTH: usize = 1024;
 
@@ -34,6 +36,40 @@ impl LinkKind {
             "rxe" => Some(Self::Rxe),
             "siw" => Some(Self::Siw),
             _ => None,
+        }
+    }
+
+    /// Entries of the GID table that programs see. Of Soft-iWARP the first is the MAC, as in the
+    /// kernel, and alone.
+    pub const fn gid_table_length(self) -> usize {
+        match self {
+            Self::Rxe => GID_TABLE_LENGTH,
+            Self::Siw => 1,
+        }
+    }
+
+    /// The largest path MTU on an interface of this MTU. TCP knows no path MTU of RDMA: Soft-iWARP
+    /// says what would fit without any header.
+    pub fn active_mtu(self, netdev_mtu: u32) -> Mtu {
+        match self {
+            Self::Rxe => Mtu::of_interface(netdev_mtu),
+            Self::Siw => {
+                let fits = |mtu: &Mtu| mtu.bytes() <= netdev_mtu;
+                let largest = Mtu::ALL.into_iter().rev().find(fits);
+                largest.unwrap_or(Mtu::B256)
+            }
+        }
+    }
+
+    /// Entry 0 of the table, made of the MAC.
+    pub fn default_gid(self, mac: [u8; 6]) -> Gid {
+        match self {
+            Self::Rxe => Gid::link_local(mac),
+            Self::Siw => {
+                let mut bytes = [0; 16];
+                bytes[..6].copy_from_slice(&mac);
+                Gid(bytes)
+            }
         }
     }
 }
@@ -99,8 +135,12 @@ pub struct LinkInfo {
     pub up: bool,
     /// Whether it has a carrier.
     pub carrier: bool,
-    /// Valid entries of the GID table, by index.
+    /// Entry 0 and all addresses of the interface, by index. Programs see as much of it as
+    /// [`LinkKind::gid_table_length`] says.
     pub gids: Vec<GidEntry>,
+    /// Of a link of type `siw`: what its connections are like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iwarp: Option<IwarpOptions>,
 }
 
 impl LinkInfo {
@@ -115,10 +155,11 @@ impl LinkInfo {
 
     /// Physical state of the port.
     pub const fn physical_state(&self) -> PhysicalState {
-        match (self.up, self.carrier) {
-            (true, true) => PhysicalState::LinkUp,
-            (true, false) => PhysicalState::Polling,
-            (false, _) => PhysicalState::Disabled,
+        match (self.up, self.carrier, self.kind) {
+            (true, true, _) => PhysicalState::LinkUp,
+            (true, false, LinkKind::Rxe) => PhysicalState::Polling,
+            // the kernel's siw knows no third state
+            (true, false, LinkKind::Siw) | (false, ..) => PhysicalState::Disabled,
         }
     }
 
@@ -128,13 +169,28 @@ impl LinkInfo {
         [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
     }
 
-    /// The entry at `index`, if it is in use.
+    /// The entry at `index` of the GID table, if it is in use.
     pub fn gid(&self, index: u16) -> Option<&GidEntry> {
-        let at = self
-            .gids
+        let table = self.gid_table();
+        let at = table
             .binary_search_by_key(&index, |entry| entry.index)
             .ok()?;
-        self.gids.get(at)
+        table.get(at)
+    }
+
+    /// The valid entries of the GID table, as programs see it.
+    pub fn gid_table(&self) -> &[GidEntry] {
+        let length = self.kind.gid_table_length();
+        let end = self
+            .gids
+            .partition_point(|entry| usize::from(entry.index) < length);
+        &self.gids[..end]
+    }
+
+    /// What `address` is found by: the entries that are addresses. Entry 0 of Soft-iWARP is none.
+    pub fn addresses(&self) -> impl Iterator<Item = &GidEntry> {
+        let is_address = |entry: &&GidEntry| self.kind == LinkKind::Rxe || entry.index != 0;
+        self.gids.iter().filter(is_address)
     }
 }
 
@@ -373,6 +429,7 @@ mod tests {
             up: true,
             carrier: true,
             gids: Vec::new(),
+            iwarp: None,
         };
         assert_eq!(info.node_guid(), [2, 0, 0, 0xff, 0xfe, 0, 0, 0]);
         assert_eq!(info.port_state(), PortState::Active);

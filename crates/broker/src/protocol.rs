@@ -13,13 +13,14 @@ use serde::{Deserialize, Serialize};
 use crate::{
     counters::LinkCounts,
     gsi::Counters,
+    iwarp::IwarpOptions,
     link::LinkInfo,
     port::{BoundPort, PortAddress, PortRefusal, PortSpace, space_code},
     resource::{Process, Question, Report},
 };
 
 /// Raised with every change of a message.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// The longest record, bytes: a link with a full GID table fits.
 pub const RECORD_LENGTH_MAX: usize = 160 * 1024;
@@ -82,6 +83,9 @@ pub enum Request {
         netdev: String,
         /// Whether it keeps the broker running when nobody is connected.
         keep: bool,
+        /// Options of a link of type `siw`, if they are not the usual ones.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        iwarp: Option<IwarpOptions>,
     },
     /// Takes a link away.
     LinkDelete {
@@ -388,16 +392,16 @@ pub enum Refusal {
         reason: String,
     },
     /// No such type of links.
-    #[error("there is no link type {kind}; there is rxe")]
+    #[error("there is no link type {kind}; there are rxe and siw")]
     UnknownKind {
         /// The type that was asked for.
         kind: String,
     },
-    /// A type that this release does not have yet.
-    #[error("links of type {kind} are not available in this version; use type rxe")]
-    KindUnavailable {
-        /// The type.
-        kind: String,
+    /// Options that a new link cannot have.
+    #[error("{detail}")]
+    InvalidOption {
+        /// Which, and what there is.
+        detail: String,
     },
     /// Programs have the device open.
     #[error("link {name} is in use by {}", holders_text(.holders))]
@@ -492,9 +496,9 @@ impl Refusal {
             Self::NoSuchNetdev { .. } | Self::NoSuchLink { .. } => libc::ENODEV,
             Self::InvalidName { .. }
             | Self::UnknownKind { .. }
+            | Self::InvalidOption { .. }
             | Self::NotYourSlot { .. }
             | Self::Malformed { .. } => libc::EINVAL,
-            Self::KindUnavailable { .. } => libc::EOPNOTSUPP,
             Self::LinkInUse { .. } | Self::NoSlotToSpare { .. } => libc::EBUSY,
             Self::SlotsExhausted { .. } => libc::EAGAIN,
             Self::Port(refusal) => refusal.errno(),
@@ -582,6 +586,7 @@ mod tests {
                 kind: "rxe".into(),
                 netdev: "eth0".into(),
                 keep: true,
+                iwarp: None,
             },
         };
         let back: Call = decode(&encode(&call)).expect("what encode wrote");

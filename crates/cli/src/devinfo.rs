@@ -7,6 +7,7 @@ use std::{
 
 use broker::{LinkInfo, LinkKind, PhysicalState, PortState};
 use softrdma::attributes::{DeviceAttributes, PortAttributes};
+use softrdma::choice::visible;
 use wire::Mtu;
 
 use crate::connect::{Failure, links};
@@ -39,14 +40,14 @@ type Failed = (String, u8);
 pub(crate) fn list_devices() -> ExitCode {
     finish(
         links()
-            .map(|links| devices(&links))
+            .map(|links| devices(&visible(links)))
             .map_err(|failure| report(&failure)),
     )
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let output = match links() {
-        Ok(links) => info(&links, arguments),
+        Ok(links) => info(&visible(links), arguments),
         Err(failure) => Err(report(&failure)),
     };
     finish(output)
@@ -134,8 +135,10 @@ fn describe(
     page.0 += "\t\tport:\t1\n";
     page.port_state(port);
     if verbose {
-        page.port_details(port);
-        for entry in &link.gids {
+        page.port_details(port, link.kind);
+        // of iWARP the tool shows neither its GID nor the physical state
+        let gids = link.gid_table().iter();
+        for entry in gids.filter(|_| link.kind == LinkKind::Rxe) {
             page.port(
                 &format!("GID[{:3}]", entry.index),
                 format_args!("{}, RoCE v2", entry.gid),
@@ -260,7 +263,12 @@ impl Page {
         self.device("max_res_rd_atom", device.max_res_rd_atom);
         self.device("max_qp_init_rd_atom", device.max_qp_init_rd_atom);
         self.device("max_ee_init_rd_atom", 0);
-        self.device("atomic_cap", "ATOMIC_HCA (1)");
+        let atomics = if device.has_atomics {
+            "ATOMIC_HCA (1)"
+        } else {
+            "ATOMIC_NONE (0)"
+        };
+        self.device("atomic_cap", atomics);
         for name in ABSENT {
             self.device(name, 0);
         }
@@ -305,14 +313,17 @@ impl Page {
         self.port("link_layer", "Ethernet");
     }
 
-    fn port_details(&mut self, port: &PortAttributes) {
+    fn port_details(&mut self, port: &PortAttributes, kind: LinkKind) {
         self.port("max_msg_sz", format_args!("0x{:x}", port.max_message_size));
         self.port(
             "port_cap_flags",
             format_args!("0x{:08x}", port.port_cap_flags),
         );
         self.port("port_cap_flags2", "0x0000");
-        self.port("max_vl_num", format_args!("{0} ({0})", port.max_vl_count));
+        match port.max_vl_count {
+            0 => self.port("max_vl_num", "invalid value (0)"),
+            count => self.port("max_vl_num", format_args!("{count} ({count})")),
+        }
         self.port(
             "bad_pkey_cntr",
             format_args!("0x{:x}", port.bad_pkey_counter),
@@ -335,6 +346,9 @@ impl Page {
             "active_speed",
             format_args!("{} ({speed})", speed_name(speed)),
         );
+        if kind == LinkKind::Siw {
+            return;
+        }
         self.port(
             "phys_state",
             match port.physical_state {
@@ -410,6 +424,7 @@ mod tests {
             up: true,
             carrier: true,
             gids: vec![entry(0, "fe80::5054:ff:fe77:2"), entry(1, "10.77.0.2")],
+            iwarp: None,
         }
     }
 
@@ -456,6 +471,47 @@ mod tests {
         assert_eq!(ours, theirs);
         let names = |text: &str| text.lines().map(name).collect::<Vec<_>>();
         assert_eq!(names(&output), names(&expected));
+    }
+
+    #[test]
+    fn a_device_of_iwarp_is_described_as_the_tool_does() {
+        let link = LinkInfo {
+            name: "siw0".into(),
+            kind: LinkKind::Siw,
+            index: 3,
+            ..link()
+        };
+        // the kernel's values, so that every line can be compared
+        let device = DeviceAttributes {
+            max_qp: 102_400,
+            max_qp_wr: 32_768,
+            capabilities: DeviceCapabilities::from_bits_retain(0x20_0000),
+            max_sge: 6,
+            max_cq: 102_400,
+            max_cqe: 3_276_800,
+            max_mr: 1_024_000,
+            max_pd: 102_400,
+            max_res_rd_atom: 13_107_200,
+            max_srq: 102_400,
+            max_srq_wr: 327_680,
+            max_srq_sge: 6,
+            ..DeviceAttributes::of(&link)
+        };
+        let port = PortAttributes {
+            max_message_size: u32::MAX,
+            ..PortAttributes::of(&link)
+        };
+        let output = describe(&link, &device, &port, true);
+        let expected = reference_output(REFERENCE, "ibv_devinfo -d siw0 -v", 0);
+        let lines = |text: &str| -> Vec<String> {
+            let of_this_machine = |line: &&str| !line.contains("num_comp_vectors");
+            text.trim_end()
+                .lines()
+                .filter(of_this_machine)
+                .map(str::to_owned)
+                .collect()
+        };
+        assert_eq!(lines(&output), lines(&expected));
     }
 
     #[test]

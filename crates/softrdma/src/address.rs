@@ -189,6 +189,7 @@ mod tests {
                 up: true,
                 carrier: true,
                 gids: gids.collect(),
+                iwarp: None,
             },
             default_is_real,
         }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use broker::link::LinkKind;
 use engine::Path;
 use engine::qp::Addressee;
 use wire::{QKey, Qpn};
@@ -23,6 +24,9 @@ pub struct AddressHandle {
 impl AddressHandle {
     pub(crate) fn new(pd: &ProtectionDomain, address: &AddressVector) -> Result<Self> {
         pd.0.context.process.check()?;
+        if pd.0.context.kind == LinkKind::Siw {
+            return Err(Error::Unsupported("an address handle of iWARP"));
+        }
         if address.port != 1 {
             return Err(Error::Invalid("the device has port 1 only"));
         }

@@ -1,9 +1,9 @@
-//! What a device and its port say of themselves. Identity is that of the kernel's rxe, so that
-//! programs which look for it find it; limits are ours and true.
+//! What a device and its port say of themselves. Identity is that of the kernel's rxe and siw, so
+//! that programs which look for it find it; limits are ours and true.
 //!
 //! Read first: IBA 11.2.1.2 (query HCA).
 
-use broker::link::{GID_TABLE_LENGTH, LinkInfo, PhysicalState, PortState};
+use broker::link::{LinkInfo, LinkKind, PhysicalState, PortState};
 use engine::multicast::{GROUPS_MAX, MEMBERS_MAX};
 use wire::Mtu;
 
@@ -44,6 +44,7 @@ pub struct DeviceAttributes {
     pub max_qp: u32,
     pub max_qp_wr: u32,
     pub capabilities: DeviceCapabilities,
+    pub has_atomics: bool,
     pub max_sge: u32,
     pub max_sge_rd: u32,
     pub max_cq: u32,
@@ -94,6 +95,33 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 impl DeviceAttributes {
     /// The attributes of a link.
     pub fn of(link: &LinkInfo) -> Self {
+        match link.kind {
+            LinkKind::Rxe => Self::of_roce(link),
+            LinkKind::Siw => Self::of_iwarp(link),
+        }
+    }
+
+    /// Connections only: no datagrams, groups, address handles or P_Keys.
+    fn of_iwarp(link: &LinkInfo) -> Self {
+        Self {
+            page_size_cap: 4096,
+            vendor_id: 0x0062_6d74,
+            vendor_part_id: link.index,
+            capabilities: DeviceCapabilities::PORT_ACTIVE_EVENT | DeviceCapabilities::SRQ_RESIZE,
+            has_atomics: link.iwarp.is_some_and(|options| options.rfc7306),
+            // a Read Request names one sink. spec: RFC 5040 4.4
+            max_sge_rd: 1,
+            max_mcast_grp: 0,
+            max_mcast_qp_attach: 0,
+            max_total_mcast_qp_attach: 0,
+            max_ah: 0,
+            max_pkeys: 0,
+            local_ca_ack_delay: 0,
+            ..Self::of_roce(link)
+        }
+    }
+
+    fn of_roce(link: &LinkInfo) -> Self {
         Self {
             firmware_version: "0.0.0",
             node_guid: link.node_guid(),
@@ -106,6 +134,7 @@ impl DeviceAttributes {
             max_qp: MAX_QP,
             max_qp_wr: MAX_QP_WR,
             capabilities: DeviceCapabilities::all(),
+            has_atomics: true,
             max_sge: MAX_SGE,
             max_sge_rd: MAX_SGE,
             max_cq: 1 << 20,
@@ -129,6 +158,11 @@ impl DeviceAttributes {
         }
     }
 }
+
+/// `IBV_PORT_CM_SUP`
+const CM_SUPPORT: u32 = 1 << 16;
+/// `IBV_PORT_DEVICE_MGMT_SUP`: what the kernel's siw says of itself.
+const DEVICE_MANAGEMENT: u32 = 1 << 19;
 
 /// Attributes of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,16 +189,21 @@ pub struct PortAttributes {
 impl PortAttributes {
     /// The attributes of a link's port.
     pub fn of(link: &LinkInfo) -> Self {
+        let is_roce = link.kind == LinkKind::Rxe;
         Self {
             state: link.port_state(),
             physical_state: link.physical_state(),
             max_mtu: link.max_mtu,
             active_mtu: link.active_mtu,
-            gid_table_length: GID_TABLE_LENGTH as u16,
-            port_cap_flags: 1 << 16, // IBV_PORT_CM_SUP
+            gid_table_length: link.kind.gid_table_length() as u16, // 1024 at most
+            port_cap_flags: if is_roce {
+                CM_SUPPORT
+            } else {
+                CM_SUPPORT | DEVICE_MANAGEMENT
+            },
             max_message_size: MAX_MESSAGE,
-            pkey_table_length: 1,
-            max_vl_count: 1,
+            pkey_table_length: is_roce.into(),
+            max_vl_count: is_roce.into(),
             bad_pkey_counter: 0,
             qkey_violation_counter: 0,
             // what an interface of unknown speed has: 1X, 2.5 Gbit/s

@@ -12,6 +12,7 @@ use wire::PKey;
 
 use crate::address::{AddressVector, LinkAddresses, resolve};
 use crate::attributes::{DeviceAttributes, PortAttributes};
+use crate::choice::visible;
 use crate::completion_channel::CompletionChannel;
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
@@ -19,7 +20,8 @@ use crate::event_queue::{EventKind, EventQueue};
 use crate::process::Process;
 use crate::protection_domain::ProtectionDomain;
 
-/// The links that programs of this network namespace can open, oldest first. None without a
+/// The links that programs of this network namespace can open, oldest first, or those that
+/// [`choice::VARIABLE`](crate::choice::VARIABLE) names. None without a
 /// running broker: whoever lists devices does not start one.
 ///
 /// # Errors
@@ -30,7 +32,7 @@ pub fn devices() -> Result<Vec<LinkInfo>> {
         ..ConnectOptions::default()
     };
     match Client::connect(&options) {
-        Ok(client) => client.links().map_err(Error::Call),
+        Ok(client) => client.links().map(visible).map_err(Error::Call),
         Err(broker::client::ConnectError::NotRunning) => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     }
@@ -45,6 +47,7 @@ pub struct Context {
     pub(crate) process: Arc<Process>,
     /// Its number in the registry.
     pub(crate) number: u32,
+    pub(crate) kind: LinkKind,
     link: RwLock<LinkInfo>,
     pub(crate) events: Arc<EventQueue>,
     /// Serialises `open`'s and `drop`'s talk with the broker about this link.
@@ -65,9 +68,6 @@ impl Device {
                 libc::ENODEV => Error::NoDevice(name.to_owned()),
                 _ => Error::Call(error),
             })?;
-        if link.kind != LinkKind::Rxe {
-            return Err(Error::Unsupported("a link of this type"));
-        }
         process.broker.begin_use(name).map_err(Error::Call)?;
         let events = Arc::new(EventQueue::new().map_err(|errno| Error::System {
             attempt: "make an eventfd for asynchronous events",
@@ -76,6 +76,7 @@ impl Device {
         let context = Arc::new(Context {
             process: Arc::clone(&process),
             number: process.registry.contexts.add(link.name.as_str().into()),
+            kind: link.kind,
             link: RwLock::new(link),
             events,
             in_use: Mutex::new(true),
@@ -87,6 +88,11 @@ impl Device {
     /// The link as the broker told last.
     pub fn link(&self) -> LinkInfo {
         self.0.link()
+    }
+
+    /// Its protocol.
+    pub fn kind(&self) -> LinkKind {
+        self.0.kind
     }
 
     /// Identity and limits.
@@ -108,8 +114,10 @@ impl Device {
             qkeys += inner.tap().drops().of(DropReason::BadQKey);
         }
         let counter = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        port.bad_pkey_counter = counter(pkeys);
-        port.qkey_violation_counter = counter(qkeys);
+        if self.kind() == LinkKind::Rxe {
+            port.bad_pkey_counter = counter(pkeys);
+            port.qkey_violation_counter = counter(qkeys);
+        }
         Ok(port)
     }
 
@@ -120,7 +128,7 @@ impl Device {
     pub fn gid(&self, index: u32) -> Result<Option<GidEntry>> {
         let index = u16::try_from(index)
             .ok()
-            .filter(|index| usize::from(*index) < broker::link::GID_TABLE_LENGTH)
+            .filter(|index| usize::from(*index) < self.kind().gid_table_length())
             .ok_or(Error::Invalid("the GID index is beyond the table"))?;
         Ok(self.0.refresh()?.gid(index).cloned())
     }
@@ -130,12 +138,12 @@ impl Device {
     /// # Errors
     /// As [`Self::port`].
     pub fn gids(&self) -> Result<Vec<GidEntry>> {
-        Ok(self.0.refresh()?.gids)
+        Ok(self.0.refresh()?.gid_table().to_vec())
     }
 
-    /// The entry of the P_Key table at `index`: only 0 is one.
+    /// The entry of the P_Key table at `index`: only 0 is one, and iWARP has none.
     pub fn pkey(&self, index: u32) -> Option<PKey> {
-        (index == 0).then_some(PKey::DEFAULT)
+        (index == 0 && self.kind() == LinkKind::Rxe).then_some(PKey::DEFAULT)
     }
 
     /// Processors that completion queues can name as their vector.
@@ -234,6 +242,7 @@ impl Context {
             .links()
             .map_err(Error::Call)?
             .into_iter()
+            .filter(|link| link.kind == LinkKind::Rxe)
             .map(addresses)
             .collect();
         resolve(vector, &own, &others)
@@ -246,7 +255,9 @@ impl Context {
 
     /// Takes over news of this link.
     fn hear(&self, link: &LinkInfo, changes: Changes) {
-        *self.link.write().unwrap_or_else(PoisonError::into_inner) = link.clone();
+        let mut known = self.link.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *known, link.clone());
+        drop(known);
         let port = u64::from(1_u8);
         if changes.port_state {
             let is_active = link.port_state() == broker::link::PortState::Active;
@@ -257,8 +268,12 @@ impl Context {
             };
             self.events.push(kind, port);
         }
-        if changes.gids {
-            self.events.push(EventKind::GidChange, port);
+        match self.kind {
+            LinkKind::Rxe if changes.gids => self.events.push(EventKind::GidChange, port),
+            LinkKind::Siw if before.mac != link.mac => {
+                self.events.push(EventKind::LidChange, port);
+            }
+            LinkKind::Rxe | LinkKind::Siw => {}
         }
     }
 }

@@ -45,6 +45,8 @@ pub enum EventKind {
     PortActive = 9,
     /// The interface went down.
     PortError = 10,
+    /// The interface has another MAC, which the GID of iWARP is made of.
+    LidChange = 11,
     /// Fewer receives are queued than the limit.
     SharedReceiveLimit = 15,
     /// No more receives will be taken for this queue pair.

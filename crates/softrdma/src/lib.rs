@@ -24,7 +24,7 @@
 //! | [`network`], [`steer`] | sockets; packets that reached the wrong process |
 //! | [`gsi`] | what the broker passes on of QP 1 |
 //! | [`cm`] | connection management: IDs, event channels |
-//! | [`sysfs`] | what the kernel's files would say of a link |
+//! | [`choice`], [`sysfs`] | which links are seen; what the kernel's files would say of one |
 //! | `process`, `progress` | the only globals and the only threads |
 //! | `counting` | what was counted, written where the broker finds it |
 //! | `registry` | what the process answers when somebody asks what it has |
@@ -38,6 +38,7 @@ pub mod address;
 pub mod address_handle;
 pub mod attributes;
 pub mod batch;
+pub mod choice;
 pub mod cm;
 pub mod completion_channel;
 pub mod completion_queue;
@@ -77,7 +78,7 @@ pub use address::AddressVector;
 pub use address_handle::AddressHandle;
 pub use attributes::{DeviceAttributes, PortAttributes};
 pub use batch::{Batch, BatchError, Posting};
-pub use broker::link::{GidEntry, LinkInfo, PhysicalState, PortState};
+pub use broker::link::{GidEntry, LinkInfo, LinkKind, PhysicalState, PortState};
 pub use completion_channel::CompletionChannel;
 pub use cq::{Completion, CompletionQueue, WorkError};
 pub use device::{Device, devices};

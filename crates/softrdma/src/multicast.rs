@@ -6,6 +6,7 @@
 use std::sync::PoisonError;
 
 use broker::client::Client;
+use broker::link::LinkKind;
 use engine::{AttachError, Group, Membership};
 use wire::Gid;
 
@@ -21,9 +22,12 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Invalid`] unless it takes datagrams and `group` is one; [`Error::NoRoom`] when the
     /// group has as many members as it can have; [`Error::Call`] when the kernel does not let the
-    /// socket join.
+    /// socket join; [`Error::Unsupported`] on iWARP.
     pub fn attach(&self, group: Gid) -> Result<()> {
         self.process().check()?;
+        if self.pd.context.kind == LinkKind::Siw {
+            return Err(Error::Unsupported("a multicast group of iWARP"));
+        }
         if !group.is_multicast() {
             return Err(Error::Invalid("the GID is not a multicast group"));
         }

@@ -5,7 +5,7 @@
 //! (`softrdma run --sysfs`); both read the one table of this module. Names and texts are those of
 //! the kernel's `rdma_rxe` and `siw`; counters are left out, for they would stand still.
 
-use broker::link::{GID_TABLE_LENGTH, LinkInfo, LinkKind, PhysicalState, PortState};
+use broker::link::{LinkInfo, LinkKind, PhysicalState, PortState};
 
 /// The folder of the GID table.
 const GIDS: &str = "ports/1/gids/";
@@ -18,7 +18,7 @@ pub fn read(link: &LinkInfo, file: &str) -> Option<String> {
     let place = |folder| file.strip_prefix(folder)?.parse::<u16>().ok();
     let of_entry = |index| link.gid(index);
     if let Some(index) = place(GIDS) {
-        return (usize::from(index) < GID_TABLE_LENGTH).then(|| gid(link, index));
+        return (usize::from(index) < link.kind.gid_table_length()).then(|| gid(link, index));
     }
     if let Some(index) = place(GID_TYPES) {
         return of_entry(index).map(|_| gid_type(link).into());
@@ -37,9 +37,9 @@ pub fn files(link: &LinkInfo) -> Vec<(String, String)> {
         .into_iter()
         .map(|(name, text)| (name.to_owned(), text))
         .collect();
-    let indices = 0..u16::try_from(GID_TABLE_LENGTH).unwrap_or(u16::MAX);
+    let indices = 0..u16::try_from(link.kind.gid_table_length()).unwrap_or(u16::MAX);
     files.extend(indices.map(|index| (format!("{GIDS}{index}"), gid(link, index))));
-    for entry in &link.gids {
+    for entry in link.gid_table() {
         files.push((format!("{GID_TYPES}{}", entry.index), gid_type(link).into()));
         let netdev = entry.netdev.clone();
         files.push((format!("{GID_NETDEVS}{}", entry.index), netdev));
@@ -48,7 +48,7 @@ pub fn files(link: &LinkInfo) -> Vec<(String, String)> {
 }
 
 /// Those that have a name of their own.
-fn named(link: &LinkInfo) -> [(&'static str, String); 16] {
+fn named(link: &LinkInfo) -> Vec<(&'static str, String)> {
     let guid = groups(&link.node_guid());
     let (node_type, description, capabilities) = match link.kind {
         LinkKind::Rxe => ("1: CA", "rxe", "0x00010000"),
@@ -63,7 +63,7 @@ fn named(link: &LinkInfo) -> [(&'static str, String); 16] {
         PhysicalState::Polling => "2: Polling",
         PhysicalState::Disabled => "3: Disabled",
     };
-    [
+    let mut named = vec![
         ("fw_ver", String::new()),
         ("node_desc", description.into()),
         ("node_guid", guid.clone()),
@@ -75,12 +75,15 @@ fn named(link: &LinkInfo) -> [(&'static str, String); 16] {
         ("ports/1/lid_mask_count", "0".into()),
         ("ports/1/link_layer", "Ethernet".into()),
         ("ports/1/phys_state", physical_state.into()),
-        ("ports/1/pkeys/0", "0xffff".into()),
         ("ports/1/rate", "2.5 Gb/sec (1X SDR)".into()),
         ("ports/1/sm_lid", "0x0".into()),
         ("ports/1/sm_sl", "0".into()),
         ("ports/1/state", state.into()),
-    ]
+    ];
+    if link.kind == LinkKind::Rxe {
+        named.push(("ports/1/pkeys/0", "0xffff".into()));
+    }
+    named
 }
 
 fn gid(link: &LinkInfo, index: u16) -> String {
@@ -106,7 +109,7 @@ fn groups(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use broker::link::GidEntry;
+    use broker::link::{GID_TABLE_LENGTH, GidEntry};
     use wire::{Gid, Mtu};
 
     use super::*;
@@ -135,6 +138,7 @@ mod tests {
                 entry(0, "fe80::5054:ff:fe77:2"),
                 entry(2, "::ffff:10.77.0.2"),
             ],
+            iwarp: None,
         }
     }
 
@@ -188,6 +192,10 @@ mod tests {
             read(&other, "ports/1/gid_attrs/types/0").as_deref(),
             Some("IB/RoCE v1")
         );
+        for file in ["ports/1/gids/1", "ports/1/pkeys/0"] {
+            assert_eq!(read(&other, file), None, "{file}");
+        }
+        assert_eq!(files(&other).len(), 15 + 3);
     }
 
     #[test]

@@ -202,6 +202,7 @@ mod tests {
             up: true,
             carrier: true,
             gids: Vec::new(),
+            iwarp: None,
         }
     }
 

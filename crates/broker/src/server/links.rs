@@ -7,6 +7,7 @@ use wire::{Gid, Mtu};
 
 use super::ports::is_link_local;
 use crate::{
+    iwarp::IwarpOptions,
     link::{Address, GidTable, LinkInfo, LinkKind, mac_of_name},
     protocol::{Changes, Event, Refusal},
 };
@@ -102,7 +103,7 @@ impl Link {
             .mac
             .unwrap_or_else(|| mac_of_name(&interface.name));
         self.table.update(
-            &address(interface, Gid::link_local(mac)),
+            &address(interface, self.info.kind.default_gid(mac)),
             &snapshot.addresses_of(interface),
         );
         let new = LinkInfo {
@@ -110,7 +111,7 @@ impl Link {
             netdev_index: interface.index,
             mac,
             netdev_mtu: interface.mtu,
-            active_mtu: Mtu::of_interface(interface.mtu),
+            active_mtu: self.info.kind.active_mtu(interface.mtu),
             up: interface.up,
             carrier: interface.carrier,
             gids: self.table.entries(),
@@ -152,12 +153,13 @@ impl Links {
             .ok_or_else(|| Refusal::NoSuchLink { name: name.into() })
     }
 
-    /// Whether a link has this address: only then this host has an RDMA device there. All of
-    /// 127.0.0.0/8 is that of the loopback interface.
+    /// Whether a link of RoCE has this address: only then QP 1 is there. All of 127.0.0.0/8 is that
+    /// of the loopback interface.
     pub(super) fn have(&self, address: IpAddr) -> bool {
         let gid = Gid::from_ip(address);
         let is_loopback = address.is_ipv4() && address.is_loopback();
-        self.links.iter().any(|link| {
+        let of_roce = |link: &&Link| link.info.kind == LinkKind::Rxe;
+        self.links.iter().filter(of_roce).any(|link| {
             link.info
                 .gids
                 .iter()
@@ -191,6 +193,7 @@ impl Links {
         kind: &str,
         netdev: &str,
         keep: bool,
+        iwarp: Option<IwarpOptions>,
     ) -> Result<LinkInfo, Refusal> {
         check_name(name)?;
         let interface = self
@@ -199,10 +202,21 @@ impl Links {
             .ok_or_else(|| Refusal::NoSuchNetdev {
                 netdev: netdev.into(),
             })?;
-        let kind = match LinkKind::from_name(kind) {
-            Some(kind @ LinkKind::Rxe) => kind,
-            Some(LinkKind::Siw) => return Err(Refusal::KindUnavailable { kind: kind.into() }),
-            None => return Err(Refusal::UnknownKind { kind: kind.into() }),
+        let kind =
+            LinkKind::from_name(kind).ok_or_else(|| Refusal::UnknownKind { kind: kind.into() })?;
+        let iwarp = match (kind, iwarp) {
+            (LinkKind::Rxe, None) => None,
+            (LinkKind::Rxe, Some(_)) => {
+                let detail = "links of type rxe have no options".into();
+                return Err(Refusal::InvalidOption { detail });
+            }
+            (LinkKind::Siw, given) => {
+                let options = given.unwrap_or_default();
+                options.check().map_err(|error| Refusal::InvalidOption {
+                    detail: error.to_string(),
+                })?;
+                Some(options)
+            }
         };
         let on_netdev =
             |link: &&Link| link.info.kind == kind && link.info.netdev_index == interface.index;
@@ -230,6 +244,7 @@ impl Links {
                 up: false,
                 carrier: false,
                 gids: Vec::new(),
+                iwarp,
             },
             table: GidTable::default(),
             keep,
@@ -340,7 +355,7 @@ mod tests {
     #[test]
     fn loopback_has_the_gids_of_the_kernels_device() {
         let info = links()
-            .add("rxe_lo", "rxe", "lo", true)
+            .add("rxe_lo", "rxe", "lo", true, None)
             .expect("a good request");
         let gids: Vec<String> = info
             .gids
@@ -355,20 +370,65 @@ mod tests {
     #[test]
     fn an_interface_without_mac_gets_a_stable_guid() {
         let one = links()
-            .add("rxe0", "rxe", "tun0", true)
+            .add("rxe0", "rxe", "tun0", true, None)
             .expect("a good request");
         let two = links()
-            .add("rxe0", "rxe", "tun0", true)
+            .add("rxe0", "rxe", "tun0", true, None)
             .expect("a good request");
         assert_eq!(one.node_guid(), two.node_guid());
         assert_eq!(one.gids.len(), 1);
     }
 
     #[test]
+    fn a_link_of_the_other_kind_shows_the_mac_and_knows_the_addresses() {
+        let mut links = links();
+        links
+            .add("rxe0", "rxe", "eth0", true, None)
+            .expect("an interface has one of each kind");
+        let mut wished = IwarpOptions::default();
+        wished.set("crc", "on").expect("there is this option");
+        let info = links
+            .add("siw0", "siw", "eth0", true, Some(wished))
+            .expect("a good request");
+        let shown: Vec<Gid> = info.gid_table().iter().map(|entry| entry.gid).collect();
+        assert_eq!(shown, [gid("5254:77:2::")]);
+        assert_eq!(info.gid(1), None);
+        let known: Vec<Gid> = info.addresses().map(|entry| entry.gid).collect();
+        assert_eq!(known, [gid("10.77.0.2"), gid("fe80::5054:ff:fe77:2")]);
+        assert_eq!(info.iwarp, Some(wished));
+        assert_eq!(info.active_mtu, Mtu::B1024);
+        let lo = links.add("siw_lo", "siw", "lo", true, None);
+        assert_eq!(lo.expect("good").iwarp, Some(IwarpOptions::default()));
+    }
+
+    #[test]
+    fn only_roce_has_a_queue_pair_1() {
+        let mut links = links();
+        let address = "10.77.0.2".parse().expect("a literal of this test");
+        links.add("siw0", "siw", "eth0", true, None).expect("good");
+        assert!(!links.have(address));
+        links.add("rxe0", "rxe", "eth0", true, None).expect("good");
+        assert!(links.have(address));
+    }
+
+    #[test]
+    fn options_that_cannot_be_are_refused() {
+        let both = IwarpOptions {
+            mpa: 1,
+            peer_to_peer: true,
+            ..IwarpOptions::default()
+        };
+        for (kind, options) in [("siw", both), ("rxe", IwarpOptions::default())] {
+            let refused = links().add("a", kind, "lo", true, Some(options));
+            assert_eq!(refused.expect_err("a mistake").errno(), libc::EINVAL);
+        }
+    }
+
+    #[test]
     fn mistakes_give_the_kernels_errors() {
         let mut links = links();
         links
-            .add("rxe0", "rxe", "eth0", true)
+            .add("rxe0", "rxe", "eth0", true, None)
             .expect("a good request");
         let long = "x".repeat(64);
         for (name, kind, netdev, errno) in [
@@ -381,9 +441,10 @@ mod tests {
             ("rxe%d", "rxe", "lo", libc::EINVAL),
             (long.as_str(), "rxe", "lo", libc::EINVAL),
             ("../up", "rxe", "lo", libc::EINVAL),
-            ("siw0", "siw", "lo", libc::EOPNOTSUPP),
         ] {
-            let refusal = links.add(name, kind, netdev, true).expect_err("a mistake");
+            let refusal = links
+                .add(name, kind, netdev, true, None)
+                .expect_err("a mistake");
             assert_eq!(refusal.errno(), errno, "{name} {kind} {netdev}: {refusal}");
         }
         assert_eq!(
@@ -395,11 +456,23 @@ mod tests {
     #[test]
     fn numbers_of_devices_are_not_reused() {
         let mut links = links();
-        assert_eq!(links.add("a", "rxe", "lo", false).expect("good").index, 0);
+        assert_eq!(
+            links
+                .add("a", "rxe", "lo", false, None)
+                .expect("good")
+                .index,
+            0
+        );
         links.delete("a").expect("it is there");
-        assert_eq!(links.add("a", "rxe", "lo", false).expect("good").index, 1);
+        assert_eq!(
+            links
+                .add("a", "rxe", "lo", false, None)
+                .expect("good")
+                .index,
+            1
+        );
         assert!(!links.keep());
-        links.add("b", "rxe", "eth0", true).expect("good");
+        links.add("b", "rxe", "eth0", true, None).expect("good");
         assert!(links.keep());
     }
 
@@ -407,7 +480,7 @@ mod tests {
     fn links_follow_their_interfaces() {
         let mut links = links();
         links
-            .add("rxe0", "rxe", "eth0", true)
+            .add("rxe0", "rxe", "eth0", true, None)
             .expect("a good request");
         let mut now = host();
         assert_eq!(links.refresh(now.clone()), []);

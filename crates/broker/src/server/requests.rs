@@ -268,11 +268,12 @@ impl Server {
                 kind,
                 netdev,
                 keep,
+                iwarp,
             } => {
                 // what `ip link add` made a moment ago may not have been announced yet
                 self.follow_interfaces()
                     .map_err(system("read the network interfaces"))?;
-                let link = self.links.add(&name, &kind, &netdev, keep)?;
+                let link = self.links.add(&name, &kind, &netdev, keep, iwarp)?;
                 self.publish(&Event::Added(link.clone()));
                 Ok(Reply::Link(link))
             }

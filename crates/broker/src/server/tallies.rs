@@ -107,6 +107,7 @@ mod tests {
             up: true,
             carrier: true,
             gids: Vec::new(),
+            iwarp: None,
         }
     }
 

@@ -320,7 +320,6 @@ fn refusals_keep_their_error_numbers_on_the_way() {
         ("rxe9", "rxe", "missing0", libc::ENODEV),
         ("rxe9", "nosuchtype", "lo", libc::EINVAL),
         ("rxe%d", "rxe", "lo", libc::EINVAL),
-        ("siw0", "siw", "lo", libc::EOPNOTSUPP),
     ] {
         let refused = client
             .add_link(name, kind, netdev, true)

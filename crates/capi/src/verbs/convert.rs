@@ -6,8 +6,9 @@ use core::mem::zeroed;
 
 use smallvec::SmallVec;
 use softrdma::{
-    AddressVector, AttributeMask, Attributes, Capabilities, CompletionOpcode, Gid, MemoryKey, Mtu,
-    Operation, Psn, QKey, QpView, Qpn, RemoteMemory, SendFlags, Sge, State, Status, WorkCompletion,
+    AddressVector, AttributeMask, Attributes, Capabilities, CompletionOpcode, Gid, LinkKind,
+    MemoryKey, Mtu, Operation, Psn, QKey, QpView, Qpn, RemoteMemory, SendFlags, Sge, State, Status,
+    WorkCompletion,
 };
 
 use super::memory;
@@ -174,12 +175,17 @@ pub fn cap(from: &Capabilities) -> ibv_qp_cap {
 }
 
 /// What `ibv_modify_qp` is to set. Only what the mask names is looked at; EINVAL for what cannot be
-/// a value at all, the device checks the rest.
+/// a value at all, the device checks the rest. Of iWARP's, as in the kernel, only those are looked
+/// at that mean something there, and are what the mask returned names.
 pub fn attributes(
     from: &ibv_qp_attr,
     mask: c_int,
+    kind: LinkKind,
 ) -> Result<(Attributes, AddressVector, AttributeMask), Errno> {
-    let mask = AttributeMask::from_bits(mask as u32).ok_or(Errno::INVALID)?;
+    let mut mask = AttributeMask::from_bits(mask as u32).ok_or(Errno::INVALID)?;
+    if kind == LinkKind::Siw {
+        mask &= AttributeMask::STATE | AttributeMask::PORT | AttributeMask::ACCESS_FLAGS;
+    }
     let mut to = Attributes::default();
     let mut address = AddressVector::default();
     for attribute in mask.iter() {

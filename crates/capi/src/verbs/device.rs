@@ -5,9 +5,9 @@ use core::mem::zeroed;
 use core::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use softrdma::LinkInfo;
+use softrdma::{LinkInfo, LinkKind};
 
-use crate::abi::constants::{IBV_NODE_CA, IBV_TRANSPORT_IB};
+use crate::abi::constants::{IBV_NODE_CA, IBV_NODE_RNIC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP};
 use crate::abi::verbs::ibv_device;
 use crate::errno::Errno;
 use crate::guard::{Pointer, guard};
@@ -97,8 +97,10 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv
 fn entry(link: LinkInfo) -> *mut ibv_device {
     // SAFETY: NULL slots, zero numbers, empty strings.
     let mut public: ibv_device = unsafe { zeroed() };
-    public.node_type = IBV_NODE_CA;
-    public.transport_type = IBV_TRANSPORT_IB;
+    (public.node_type, public.transport_type) = match link.kind {
+        LinkKind::Rxe => (IBV_NODE_CA, IBV_TRANSPORT_IB),
+        LinkKind::Siw => (IBV_NODE_RNIC, IBV_TRANSPORT_IWARP),
+    };
     write_text(&mut public.name, &link.name);
     // The kernel numbers its character devices; the number of the link serves as well.
     let uverbs = format!("uverbs{}", link.index);

@@ -130,6 +130,7 @@ impl About {
             EventKind::DeviceFatal
             | EventKind::PortActive
             | EventKind::PortError
+            | EventKind::LidChange
             | EventKind::GidChange => Self::Port,
         }
     }

@@ -3,11 +3,11 @@
 use core::ffi::{c_int, c_uint};
 use core::ptr;
 
-use softrdma::{Device, GidEntry};
+use softrdma::{Device, GidEntry, LinkKind};
 
 use super::context;
 use super::query::PORT;
-use crate::abi::constants::IBV_GID_TYPE_ROCE_V2;
+use crate::abi::constants::{IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2};
 use crate::abi::verbs::{ibv_context, ibv_gid, ibv_gid_entry};
 use crate::errno::Errno;
 use crate::guard::{Count, Number, Status, caught, guard};
@@ -24,12 +24,15 @@ fn entry(device: &Device, port: u32, index: u32) -> Result<GidEntry, Errno> {
     device.gid(index)?.ok_or(Errno(libc::ENODATA))
 }
 
-fn public(entry: &GidEntry) -> ibv_gid_entry {
+fn public(device: &Device, entry: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid.0 },
         gid_index: u32::from(entry.index),
         port_num: u32::from(PORT),
-        gid_type: IBV_GID_TYPE_ROCE_V2,
+        gid_type: match device.kind() {
+            LinkKind::Rxe => IBV_GID_TYPE_ROCE_V2,
+            LinkKind::Siw => IBV_GID_TYPE_IB,
+        },
         ndev_ifindex: entry.ifindex,
     }
 }
@@ -82,7 +85,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         if to.is_null() || flags != 0 {
             return Err(Errno::INVALID);
         }
-        let found = public(&entry(device, port, index)?);
+        let found = public(device, &entry(device, port, index)?);
         // SAFETY: the caller's promise.
         unsafe { write_entry(to.cast(), &found, size) };
         Ok(())
@@ -110,7 +113,13 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         }
         for (place, entry) in valid.iter().enumerate() {
             // SAFETY: the caller's promise, and `place` is below `max`.
-            unsafe { write_entry(to.cast::<u8>().add(place * size), &public(entry), size) };
+            unsafe {
+                write_entry(
+                    to.cast::<u8>().add(place * size),
+                    &public(device, entry),
+                    size,
+                )
+            };
         }
         isize::try_from(valid.len()).map_err(|_| Errno::INVALID)
     })
@@ -148,7 +157,8 @@ pub unsafe extern "C" fn softrdma_query_gid_type(
             return Err(Errno::INVALID);
         }
         let value = match entry(device, u32::from(port), index) {
-            Ok(_) => TYPE_ROCE_V2,
+            Ok(_) if device.kind() == LinkKind::Rxe => TYPE_ROCE_V2,
+            Ok(_) => TYPE_IB_ROCE_V1,
             Err(Errno(libc::ENODATA)) => TYPE_IB_ROCE_V1,
             Err(errno) => return Err(errno),
         };

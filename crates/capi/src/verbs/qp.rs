@@ -170,7 +170,8 @@ pub unsafe extern "C" fn create_qp_ex(
             return Err(Errno::UNSUPPORTED);
         }
         let send_operations = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(asked.send_ops_flags);
-        let known = qp_ex::operations(asked.qp_type);
+        // SAFETY: the caller's promise.
+        let known = qp_ex::operations(asked.qp_type, unsafe { context::device(context)? });
         if send_operations.is_some_and(|asked| asked & !known != 0) {
             return Err(Errno::unsupported("an operation in send_ops_flags"));
         }
@@ -223,14 +224,15 @@ pub unsafe extern "C" fn ibv_modify_qp(
     mask: c_int,
 ) -> c_int {
     guard::<Status>(|| {
-        // SAFETY: the caller's promise.
-        let pair = unsafe { &object::private(qp)?.pair };
+        // SAFETY: the caller's promise; the context is written once.
+        let (pair, device) =
+            unsafe { (&object::private(qp)?.pair, context::device((*qp).context)?) };
         if attributes.is_null() {
             return Err(Errno::INVALID);
         }
         // SAFETY: the caller's promise; plain data.
         let asked = unsafe { attributes.read() };
-        let (attributes, address, mask) = convert::attributes(&asked, mask)?;
+        let (attributes, address, mask) = convert::attributes(&asked, mask, device.kind())?;
         pair.modify(&attributes, &address, mask)?;
         if mask.contains(AttributeMask::STATE) {
             // SAFETY: the caller's promise; the field is the library's to write.

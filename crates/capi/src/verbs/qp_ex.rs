@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::mem::zeroed;
 use core::slice;
 
-use softrdma::{MemoryKey, Operation, RemoteMemory, Transport};
+use softrdma::{Device, LinkKind, MemoryKey, Operation, RemoteMemory, Transport};
 
 use super::address;
 use super::batch::Batch;
@@ -25,12 +25,20 @@ use crate::guard::{Status, caught, guard};
 use crate::object;
 
 /// Operations that a queue pair of a type can be made for.
-pub fn operations(qp_type: c_uint) -> u64 {
+pub fn operations(qp_type: c_uint, device: &Device) -> u64 {
+    let lacks_extensions = device.kind() == LinkKind::Siw && !device.attributes().has_atomics;
     match qp_type {
         IBV_QPT_UD => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM,
+        _ if lacks_extensions => OF_CONNECTIONS & !OF_EXTENSIONS,
         _ => OF_CONNECTIONS,
     }
 }
+
+/// What iWARP has with RFC 7306 only.
+const OF_EXTENSIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
 const OF_CONNECTIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM

@@ -8,7 +8,7 @@ use softrdma::{Device, PortAttributes};
 
 use super::context;
 use super::device::write_text;
-use crate::abi::constants::{IBV_ATOMIC_HCA, IBV_LINK_LAYER_ETHERNET};
+use crate::abi::constants::{IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_LINK_LAYER_ETHERNET};
 use crate::abi::verbs::{
     ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input,
 };
@@ -67,7 +67,11 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
     to.max_qp_rd_atom = limit(from.max_qp_rd_atom);
     to.max_res_rd_atom = limit(from.max_res_rd_atom);
     to.max_qp_init_rd_atom = limit(from.max_qp_init_rd_atom);
-    to.atomic_cap = IBV_ATOMIC_HCA;
+    to.atomic_cap = if from.has_atomics {
+        IBV_ATOMIC_HCA
+    } else {
+        IBV_ATOMIC_NONE
+    };
     to.max_mcast_grp = limit(from.max_mcast_grp);
     to.max_mcast_qp_attach = limit(from.max_mcast_qp_attach);
     to.max_total_mcast_qp_attach = limit(from.max_total_mcast_qp_attach);

@@ -155,6 +155,7 @@ mod tests {
             up: true,
             carrier: true,
             gids: Vec::new(),
+            iwarp: None,
         }
     }
 

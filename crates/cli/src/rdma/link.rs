@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use broker::{CallError, LinkInfo, PhysicalState, PortState, Refusal};
+use broker::{
+    CallError, IwarpOptions, LinkInfo, LinkKind, PhysicalState, PortState, Refusal, iwarp,
+};
 
 use super::{
     Ended, OutputOptions, abbreviates, failed,
@@ -10,11 +12,28 @@ use super::{
 };
 use crate::connect::{Failure, connect, connect_or_start, links};
 
-pub(super) const HELP: &str = "\
+/// As iproute2 has it.
+const USAGE: &str = "\
 Usage: softrdma link show [DEV/PORT_INDEX]
 Usage: softrdma link add NAME type TYPE netdev NETDEV
 Usage: softrdma link delete NAME
 ";
+
+/// What it does not have.
+const MORE: &str = "
+TYPE is rxe (Soft-RoCE) or siw (Soft-iWARP), which has options behind NETDEV, here with what they
+are without being named:
+  crc off          CRC of the data: off, on (ask for it), required
+  markers off      take MPA markers, and send them to who asks: on, off
+  mpa 2            revision of MPA to ask for: 1, 2
+  peer_to_peer off let the accepting side send first: on, off
+  segment mulpdu   largest segment: mulpdu (what fits one of TCP), or 128 to 65535 bytes
+  rfc7306 off      atomics and immediate data, if both ends have it on: on, off
+";
+
+pub(super) fn help() -> String {
+    [USAGE, MORE].concat()
+}
 
 /// Every device has one port.
 pub(super) const PORT: u64 = 1;
@@ -29,7 +48,7 @@ pub(super) fn run(options: OutputOptions, mut words: VecDeque<String>) -> Ended 
         word if abbreviates(word, "show") || abbreviates(word, "list") => {
             show(options, words.pop_front())
         }
-        word if abbreviates(word, "help") => Ended::Output(HELP.into()),
+        word if abbreviates(word, "help") => Ended::Output(help()),
         word if abbreviates(word, "add") => add(words),
         word if abbreviates(word, "delete") => delete(words),
         word => Ended::Usage(format!("Unknown link command '{word}'.\n")),
@@ -75,37 +94,49 @@ fn entry(link: &LinkInfo, options: OutputOptions) -> Entry {
         value,
         in_text,
     };
+    let mut fields = vec![
+        field("ifindex", Value::Number(link.index.into()), false),
+        field("ifname", Value::Text(link.name.clone()), false),
+        field("port", Value::Number(PORT), false),
+        field("state", Value::Text(state.into()), true),
+        field("physical_state", Value::Text(physical.into()), true),
+        field("netdev", Value::Text(link.netdev.clone()), true),
+        field(
+            "netdev_index",
+            Value::Number(link.netdev_index.into()),
+            options.details,
+        ),
+    ];
+    if let Some(own) = link.iwarp.filter(|_| options.details) {
+        let words = own.words().into_iter();
+        fields.extend(words.map(|(name, value)| field(name, Value::Text(value), true)));
+    }
     Entry {
         head: format!("link {}/{PORT} ", link.name),
-        fields: vec![
-            field("ifindex", Value::Number(link.index.into()), false),
-            field("ifname", Value::Text(link.name.clone()), false),
-            field("port", Value::Number(PORT), false),
-            field("state", Value::Text(state.into()), true),
-            field("physical_state", Value::Text(physical.into()), true),
-            field("netdev", Value::Text(link.netdev.clone()), true),
-            field(
-                "netdev_index",
-                Value::Number(link.netdev_index.into()),
-                options.details,
-            ),
-        ],
+        fields,
     }
 }
 
 /// What people look for an IP address of the device for.
 fn remark(link: &LinkInfo) -> String {
-    let gids: Vec<String> = link
-        .gids
-        .iter()
-        .map(|entry| format!("{} {}", entry.index, entry.gid))
-        .collect();
+    let (what, shown): (_, Vec<String>) = match link.kind {
+        LinkKind::Rxe => {
+            let named = |entry: &broker::GidEntry| format!("{} {}", entry.index, entry.gid);
+            (
+                "its GIDs follow them",
+                link.gids.iter().map(named).collect(),
+            )
+        }
+        LinkKind::Siw => {
+            let addresses = link.addresses().map(|entry| entry.gid.ip().to_string());
+            ("programs reach it by rdma_cm at", addresses.collect())
+        }
+    };
     format!(
-        "softrdma: {} needs no IP address of its own, it uses those of {}; its GIDs follow them: \
-         {}\n",
+        "softrdma: {} needs no IP address of its own, it uses those of {}; {what}: {}\n",
         link.name,
         link.netdev,
-        gids.join(", ")
+        shown.join(", ")
     )
 }
 
@@ -126,7 +157,11 @@ fn add(mut words: VecDeque<String>) -> Ended {
     let Some(netdev) = words.pop_front() else {
         return missing("a net device name");
     };
-    match try_add(&name, &kind, &netdev) {
+    let options = match options(&kind, words) {
+        Ok(options) => options,
+        Err(ended) => return ended,
+    };
+    match try_add(&name, &kind, &netdev, options) {
         Ok(remarks) if remarks.is_empty() => Ended::Output(String::new()),
         Ok(remarks) => Ended::Remarked(String::new(), remarks),
         Err(failure) => explain_add(&failure, &name),
@@ -134,9 +169,14 @@ fn add(mut words: VecDeque<String>) -> Ended {
 }
 
 /// Adds a link; says what keeps it from being of use.
-fn try_add(name: &str, kind: &str, netdev: &str) -> Result<String, Failure> {
+fn try_add(
+    name: &str,
+    kind: &str,
+    netdev: &str,
+    options: Option<IwarpOptions>,
+) -> Result<String, Failure> {
     let client = connect_or_start()?;
-    let link = client.add_link(name, kind, netdev, true)?;
+    let link = client.add_link_with(name, kind, netdev, true, options)?;
     let mut remarks = String::new();
     if !link.up {
         remarks += &format!(
@@ -149,10 +189,41 @@ fn try_add(name: &str, kind: &str, netdev: &str) -> Result<String, Failure> {
     Ok(remarks)
 }
 
+/// The words behind the interface, in pairs, which links of type `siw` have; otherwise how the
+/// command ends.
+fn options(kind: &str, mut words: VecDeque<String>) -> Result<Option<IwarpOptions>, Ended> {
+    let mut options = None;
+    while let Some(name) = words.pop_front() {
+        if LinkKind::from_name(kind) != Some(LinkKind::Siw) {
+            return Err(Ended::Failed(format!(
+                "Unknown parameter '{name}'.\nsoftrdma: only links of type siw have options\n"
+            )));
+        }
+        if !iwarp::NAMES.contains(&name.as_str()) {
+            return Err(Ended::Failed(format!(
+                "Unknown parameter '{name}'.\nsoftrdma: links of type siw have the options {}\n",
+                iwarp::NAMES.join(", ")
+            )));
+        }
+        let Some(value) = words.pop_front() else {
+            return Err(Ended::Failed(format!(
+                "Please provide a value of {name}.\n"
+            )));
+        };
+        options
+            .get_or_insert_with(IwarpOptions::default)
+            .set(&name, &value)
+            .map_err(|error| {
+                Ended::Failed(format!("error: Invalid argument\nsoftrdma: {error}\n"))
+            })?;
+    }
+    Ok(options)
+}
+
 /// Takes the word `keyword`; otherwise how the command ends.
 fn expect(words: &mut VecDeque<String>, keyword: &str) -> Option<Ended> {
     match words.pop_front() {
-        None => Some(Ended::Output(HELP.into())),
+        None => Some(Ended::Output(USAGE.into())),
         Some(word) if abbreviates(&word, keyword) => None,
         Some(word) => Some(Ended::Usage(format!("Unknown parameter '{word}'.\n"))),
     }

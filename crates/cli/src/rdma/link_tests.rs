@@ -19,6 +19,7 @@ fn link(index: u32, name: &str, up: bool) -> LinkInfo {
         up,
         carrier: up,
         gids: Vec::new(),
+        iwarp: None,
     }
 }
 

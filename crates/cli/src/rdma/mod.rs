@@ -61,7 +61,7 @@ enum Ended {
 pub(crate) fn run(object: Object, options: OutputOptions, words: Words) -> ExitCode {
     let ended = match parse_options(options, words.words) {
         Ok((options, _)) if options.help => Ended::Output(match object {
-            Object::Link => link::HELP.into(),
+            Object::Link => link::help(),
             Object::Dev => dev::HELP.into(),
             Object::Resource => resource::HELP.into(),
             Object::Statistic => statistic::HELP.into(),

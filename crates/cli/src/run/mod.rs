@@ -139,6 +139,7 @@ fn prepare(sysfs: Wish) -> Result<Option<Place>, String> {
         return Ok(None);
     }
     let links = client.links().map_err(|error| told(error.into()))?;
+    let links = softrdma::choice::visible(links);
     let owner = client.status().map_err(|error| told(error.into()))?.uid;
     sysfs::show(sysfs, &links, owner).map_err(|text| format!("/sys/class/infiniband: {text}"))
 }

@@ -50,6 +50,7 @@ use engine::Instant;
 use engine::cm::{Cm, Config};
 use wire::mad::{CommId, ServiceId};
 
+use crate::choice::visible;
 use crate::error::{Error, Result};
 use crate::process::{Process, random};
 use record::{Record, Route};
@@ -108,6 +109,7 @@ impl Connections {
             (Event::Removed { .. }, Some(at)) => drop(links.remove(at)),
             (Event::Added(_), Some(_)) | (Event::Removed { .. }, None) => {}
         }
+        *links = visible(std::mem::take(links));
     }
 
     /// The broker died: whoever has a device is told that it is gone.
@@ -209,7 +211,7 @@ impl Process {
     /// Asks the broker for the links of this host.
     fn learn_links(&self) -> Result<()> {
         let links = self.broker.links().map_err(Error::Call)?;
-        self.connections.lock().links = Some(links);
+        self.connections.lock().links = Some(visible(links));
         Ok(())
     }
 

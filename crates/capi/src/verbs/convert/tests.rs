@@ -127,7 +127,8 @@ fn only_what_the_mask_names_is_looked_at() {
     attr.path_mtu = 77;
     attr.dest_qp_num = u32::MAX;
     attr.timeout = 14;
-    let (to, _, mask) = attributes(&attr, IBV_QP_TIMEOUT).expect("nothing else is read");
+    let (to, _, mask) =
+        attributes(&attr, IBV_QP_TIMEOUT, LinkKind::Rxe).expect("nothing else is read");
     assert_eq!((to.timeout, mask), (14, AttributeMask::TIMEOUT));
     for wrong in [
         IBV_QP_STATE,
@@ -138,11 +139,23 @@ fn only_what_the_mask_names_is_looked_at() {
         1 << 30,
     ] {
         assert_eq!(
-            attributes(&attr, wrong),
+            attributes(&attr, wrong, LinkKind::Rxe),
             Err(Errno::INVALID),
             "mask {wrong:#x}"
         );
     }
+}
+
+#[test]
+fn a_stream_needs_no_address_vector_of_the_program() {
+    let attr = empty_attr();
+    let all = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN;
+    let (_, _, mask) = attributes(&attr, all, LinkKind::Siw).expect("no value is wrong");
+    assert_eq!(mask, AttributeMask::STATE);
+    assert_eq!(
+        attributes(&attr, 1 << 30, LinkKind::Siw),
+        Err(Errno::INVALID)
+    );
 }
 
 #[test]
@@ -160,7 +173,7 @@ fn an_address_vector_survives_modify_and_query() {
         hop_limit: 9,
         traffic_class: 0x20,
     };
-    let (_, address, _) = attributes(&attr, IBV_QP_AV).expect("a valid address");
+    let (_, address, _) = attributes(&attr, IBV_QP_AV, LinkKind::Rxe).expect("a valid address");
     let back = ah_attr(&address);
     // SAFETY: both are GIDs.
     assert_eq!(unsafe { back.grh.dgid.raw }, unsafe {

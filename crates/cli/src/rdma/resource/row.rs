@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use broker::{
-    LinkInfo, PortSpace,
+    LinkInfo, LinkKind, PortSpace,
     resource::{Details, Kind, Object, Process},
 };
 
@@ -234,11 +234,15 @@ fn of_object(found: &Found, link: &LinkInfo) -> Row {
 pub(super) fn of_gids(links: &[&LinkInfo]) -> Vec<Row> {
     let mut rows = Vec::new();
     for link in links {
-        for entry in &link.gids {
+        for entry in link.gid_table() {
             let mut row = Row::of_port(link, Some(PORT as u8)); // 1
             row.number("gid-index", entry.index);
             row.text("gid", entry.gid.to_string());
-            row.text("type", "RoCEv2");
+            let kind = match link.kind {
+                LinkKind::Rxe => "RoCEv2",
+                LinkKind::Siw => "IB/RoCEv1",
+            };
+            row.text("type", kind);
             row.text("netdev", entry.netdev.clone());
             rows.push(row);
         }

@@ -27,6 +27,7 @@ fn link(name: &str) -> LinkInfo {
         up: true,
         carrier: true,
         gids: Vec::new(),
+        iwarp: None,
     }
 }
 

@@ -1,0 +1,83 @@
+//! Which links a program sees, and in which order.
+//!
+//! By default all, oldest first. A person chooses with [`VARIABLE`]: programs take the first
+//! device, or the first that has an address, and not every one has an option for another.
+
+use std::env;
+use std::sync::OnceLock;
+
+use broker::link::LinkInfo;
+
+/// Names of links with commas between them: a program sees these only, in this order.
+pub const VARIABLE: &str = "SOFTRDMA_DEVICES";
+
+/// Those of `links` that this process is to see, in its order. An empty variable is none.
+pub fn visible(links: Vec<LinkInfo>) -> Vec<LinkInfo> {
+    // read once: a program may change its environment while another thread reads it
+    static WISH: OnceLock<Option<String>> = OnceLock::new();
+    let wish = WISH.get_or_init(|| env::var(VARIABLE).ok());
+    chosen(links, wish.as_deref())
+}
+
+fn chosen(mut links: Vec<LinkInfo>, wish: Option<&str>) -> Vec<LinkInfo> {
+    let names: Vec<&str> = wish
+        .unwrap_or_default()
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect();
+    if names.is_empty() {
+        return links;
+    }
+    let mut shown = Vec::new();
+    for name in names {
+        match links.iter().position(|link| link.name == name) {
+            Some(at) => shown.push(links.remove(at)),
+            None => tracing::debug!(name, "{VARIABLE} names what is no link, or names it twice"),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::link::LinkKind;
+    use wire::Mtu;
+
+    use super::*;
+
+    fn shown(wish: Option<&str>) -> Vec<String> {
+        let link = |name: &str| LinkInfo {
+            name: name.into(),
+            kind: LinkKind::Rxe,
+            index: 0,
+            netdev: "lo".into(),
+            netdev_index: 1,
+            mac: [0; 6],
+            netdev_mtu: 65536,
+            max_mtu: Mtu::B4096,
+            active_mtu: Mtu::B4096,
+            up: true,
+            carrier: true,
+            gids: Vec::new(),
+            iwarp: None,
+        };
+        let links = ["rxe0", "siw0", "rxe1"].map(link).to_vec();
+        let shown = chosen(links, wish).into_iter();
+        shown.map(|link| link.name).collect()
+    }
+
+    #[test]
+    fn all_are_seen_unless_somebody_chose() {
+        for wish in [None, Some(""), Some(" , ")] {
+            assert_eq!(shown(wish), ["rxe0", "siw0", "rxe1"]);
+        }
+    }
+
+    #[test]
+    fn what_was_chosen_is_seen_in_its_order_and_once() {
+        assert_eq!(shown(Some("siw0,rxe0")), ["siw0", "rxe0"]);
+        assert_eq!(shown(Some("siw0, nothing, siw0")), ["siw0"]);
+        assert_eq!(shown(Some("nothing")), [""; 0]);
+    }
+}
