@@ -207,6 +207,21 @@ impl<H: Host> Shard<H> {
         Ok(qpn)
     }
 
+    /// A number for a queue pair that is not of this shard but looks like one of it: one of iWARP,
+    /// whose number means nothing on the wire.
+    ///
+    /// # Errors
+    /// [`CreateError::TooMany`]
+    pub fn reserve_qpn(&mut self) -> Result<Qpn, CreateError> {
+        let index = self.places.allocate().ok_or(CreateError::TooMany)?;
+        Ok(Qpn::from_parts(self.config.slot, index.0))
+    }
+
+    /// Gives such a number back.
+    pub fn release_qpn(&mut self, index: QpIndex) {
+        self.places.release(index);
+    }
+
     /// Takes a queue pair away, with all that was posted to it; there are no completions. False if
     /// there is none.
     pub fn destroy_qp(&mut self, index: QpIndex) -> bool {

@@ -1,9 +1,10 @@
-//! UDP at full use of the kernel, descriptors, netlink; knows nothing of RDMA.
+//! UDP and TCP at full use of the kernel, descriptors, netlink; knows nothing of RDMA.
 //!
 //! | module | what it wraps |
 //! |---|---|
 //! | [`caps`] | what this kernel can do, asked once |
 //! | [`udp`] | one port for many processes ([`udp::Group`]), receiving with GRO, sending with GSO |
+//! | [`tcp`] | connections that never block, many pieces in one send |
 //! | [`poll`] | epoll with one-shot arming, eventfd, pidfd, timer slack |
 //! | [`fdpass`] | unix sockets on abstract names, descriptors and credentials |
 //! | [`inherit`] | what programs that are started from here inherit |
@@ -20,8 +21,8 @@
 //! and these must not see our sockets. For the same reason descriptors are [`Descriptor`]s, which
 //! are closed directly too.
 //!
-//! "Would block" and "the kernel refuses segmentation" are outcomes ([`udp::SendOutcome`]), not
-//! errors.
+//! "Would block" and "the kernel refuses segmentation" are outcomes ([`udp::SendOutcome`],
+//! [`tcp::Sending`]), not errors.
 
 mod address;
 mod cmsg;
@@ -38,6 +39,7 @@ pub mod namespace;
 pub mod netlink;
 pub mod poll;
 pub mod shared;
+pub mod tcp;
 pub mod thread;
 pub mod udp;
 

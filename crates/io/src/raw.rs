@@ -191,14 +191,28 @@ pub(crate) fn send_message(
         msg_controllen: control.len() as _,
         msg_flags: 0,
     };
+    // SAFETY: all pointers of `message` come from live slices with their own lengths, and `sendmsg`
+    // only reads through them. `IoSlice` has the layout of `iovec`.
+    unsafe { send_raw(fd, &message, flags) }
+}
+
+/// `sendmsg` of a message that is there as the kernel wants it; repeats after a signal.
+///
+/// # Safety
+/// The array of pieces and all that the message points to beside them are valid for the call. What
+/// the pieces point to is read by the kernel alone, which says `EFAULT` where it cannot.
+pub(crate) unsafe fn send_raw(
+    fd: impl AsFd,
+    message: &libc::msghdr,
+    flags: i32,
+) -> Result<usize, Errno> {
     loop {
-        // SAFETY: all pointers of `message` come from live slices with their own lengths, and
-        // `sendmsg` only reads through them. `IoSlice` has the layout of `iovec`.
+        // SAFETY: the caller's promise; the kernel writes nothing.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_sendmsg,
                 fd.as_fd().as_raw_fd(),
-                &raw const message,
+                std::ptr::from_ref(message),
                 flags | libc::MSG_NOSIGNAL,
             )
         };

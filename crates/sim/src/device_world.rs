@@ -186,6 +186,7 @@ impl Device {
     fn create(&self, connection: usize) -> Arc<Front> {
         let spec = QueuePairSpec {
             transport: engine::qp::Transport::Rc,
+            carrier: softrdma::front::Carrier::Packets,
             pd: PD,
             link: 0,
             send_cq: Arc::clone(&self.send_cq),

@@ -201,6 +201,7 @@ impl Process {
     fn queue_pair(&self) -> Arc<Front> {
         let spec = QueuePairSpec {
             transport: engine::qp::Transport::Rc,
+            carrier: softrdma::front::Carrier::Packets,
             pd: PD,
             link: 0,
             send_cq: Arc::clone(&self.queue),

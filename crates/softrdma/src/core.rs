@@ -8,20 +8,20 @@ use engine::qp::transition::check_modify;
 use engine::qp::{AttributeMask, Attributes, Capabilities, SendRequest, State, Transport};
 use engine::{Instant, PdId, QpView, ReceiveWqe, WorkCompletion};
 use tap::Tap;
-use wire::{MemoryKey, Mtu};
+use wire::{MemoryKey, Mtu, Qpn};
 
 use crate::completion_queue::CompletionQueue;
 use crate::credit::SlotCredit;
 use crate::error::{Error, Result};
 use crate::event_queue::EventQueue;
-use crate::front::Front;
+use crate::front::{Carrier, Front};
 use crate::hold::SERVICE_BOUND_NS;
 use crate::memory::MemoryTable;
 use crate::network::Network;
 use crate::pace::Pace;
 use crate::receive_queue::ReceiveQueue;
 use crate::send_list::SendList;
-use crate::shard::{DeviceHost, Served, Server, Shard};
+use crate::shard::{DeviceHost, Inner, Served, Server, Shard};
 use crate::shared_receive_queue::{Receives, SharedReceiveQueue};
 use crate::steer::Steering;
 
@@ -66,6 +66,8 @@ impl Clock {
 pub struct QueuePairSpec {
     /// Its transport.
     pub transport: Transport,
+    /// What carries its messages; a stream is a reliable connection.
+    pub carrier: Carrier,
     /// Its protection domain.
     pub pd: PdId,
     /// Index of the link that it counts for.
@@ -136,6 +138,9 @@ impl<N: Network> Core<N> {
                 spec.capabilities.receive_wr_max,
             ))),
         };
+        if let Carrier::Stream { has_extensions } = spec.carrier {
+            return self.create_stream(spec, receives, has_extensions);
+        }
         let mut inner = self.shard.lock();
         let options = engine::QpOptions::<DeviceHost> {
             transport: spec.transport,
@@ -147,25 +152,34 @@ impl<N: Network> Core<N> {
             receive_cq: Arc::clone(&spec.receive_cq),
             receives: receives.clone(),
         };
-        let qpn = inner
-            .engine
-            .create_qp(options)
-            .map_err(|error| match error {
-                engine::CreateError::TooMany => Error::NoRoom("queue pair"),
-                engine::CreateError::Unsupported => Error::Unsupported("this transport"),
-            })?;
-        let queues = [spec.send_cq.attach(), spec.receive_cq.attach()];
-        let front = Front::new(
+        let qpn = inner.engine.create_qp(options).map_err(cannot_create)?;
+        Ok(inner.put_front(qpn, spec, receives))
+    }
+
+    /// The same of iWARP.
+    fn create_stream(
+        &self,
+        spec: QueuePairSpec,
+        receives: Receives,
+        extensions: bool,
+    ) -> Result<Arc<Front>> {
+        if spec.transport != Transport::Rc {
+            return Err(Error::Unsupported("a transport other than RC on iWARP"));
+        }
+        let mut inner = self.shard.lock();
+        let qpn = inner.engine.reserve_qpn().map_err(cannot_create)?;
+        let options = engine::iwarp::Options {
             qpn,
-            spec.link,
-            (spec.transport, spec.port_mtu),
-            spec.capabilities,
-            receives,
-            spec.events,
-            queues,
-        );
-        let front = Arc::new(front);
-        inner.fronts.insert(front.index(), Arc::clone(&front));
+            pd: spec.pd,
+            capabilities: spec.capabilities,
+            signal_all: spec.signal_all,
+            send_cq: Arc::clone(&spec.send_cq),
+            receive_cq: Arc::clone(&spec.receive_cq),
+            receives: receives.clone(),
+            extensions,
+        };
+        let front = inner.put_front(qpn, spec, receives);
+        inner.streams.add(options, &front);
         Ok(front)
     }
 
@@ -183,6 +197,20 @@ impl<N: Network> Core<N> {
         let mut inner = self.shard.lock();
         // what was posted before this call belongs to the state before it
         inner.hand_over(front);
+        if front.is_stream() {
+            let state = mask.contains(AttributeMask::STATE);
+            let access = mask.contains(AttributeMask::ACCESS_FLAGS);
+            let changes = (
+                state.then_some(attributes.state),
+                access.then_some(attributes.access),
+            );
+            let streams = &mut inner.streams;
+            if !streams.modify(front.index(), now, &self.memory, changes) {
+                return Err(Error::Invalid("this state comes with a connection"));
+            }
+            self.shard.serve_locked(&mut inner, now, &self.memory);
+            return Ok(());
+        }
         let state = inner
             .engine
             .modify_qp(now, front.index(), attributes, mask, &self.memory)
@@ -212,7 +240,7 @@ impl<N: Network> Core<N> {
 
     /// Everything about a queue pair as it is now.
     pub fn query(&self, front: &Front) -> Option<QpView> {
-        self.shard.lock().engine.query_qp(front.index())
+        self.shard.lock().query(front.index())
     }
 
     /// Takes a queue pair away. What was posted is sent as far as it may leave now, and vanishes
@@ -221,6 +249,15 @@ impl<N: Network> Core<N> {
         let mut inner = self.shard.lock();
         // what was posted just before may still wait for company
         inner.hand_over(front);
+        if front.is_stream() {
+            let counters = inner
+                .streams
+                .destroy(front.index(), self.now(), &self.memory);
+            inner.outlive(front.link(), &counters.unwrap_or_default());
+            inner.engine.release_qpn(front.index());
+            inner.fronts.remove(&front.index());
+            return;
+        }
         inner.transmit(self.now(), &self.memory);
         for _ in 0..FAREWELLS {
             inner.engine.repeat_acknowledgement(front.index());
@@ -323,8 +360,7 @@ impl<N: Network> Core<N> {
         front.queue_receive(wqe)?;
         // after the push: either the flush that set the state saw it, or this does
         if front.state() == State::Error {
-            let mut inner = self.shard.lock();
-            inner.engine.flush_receives(front.index());
+            self.shard.lock().flush_receives(front);
         }
         Ok(())
     }
@@ -387,6 +423,32 @@ impl<N: Network> Core<N> {
     pub fn outlast_spans(&self) {
         // spans live within a lock section: who takes the lock once has seen the last of them
         drop(self.shard.lock());
+    }
+}
+
+impl<N: Network> Inner<N> {
+    /// The side of a new queue pair that programs touch.
+    fn put_front(&mut self, qpn: Qpn, spec: QueuePairSpec, receives: Receives) -> Arc<Front> {
+        let queues = [spec.send_cq.attach(), spec.receive_cq.attach()];
+        let front = Front::new(
+            qpn,
+            spec.link,
+            (spec.transport, spec.carrier, spec.port_mtu),
+            spec.capabilities,
+            receives,
+            spec.events,
+            queues,
+        );
+        let front = Arc::new(front);
+        self.fronts.insert(front.index(), Arc::clone(&front));
+        front
+    }
+}
+
+fn cannot_create(error: engine::CreateError) -> Error {
+    match error {
+        engine::CreateError::TooMany => Error::NoRoom("queue pair"),
+        engine::CreateError::Unsupported => Error::Unsupported("this transport"),
     }
 }
 

@@ -78,7 +78,7 @@ impl<N: Network> Inner<N> {
     fn counted(&self) -> Counted {
         let mut by_link = self.ledger.gone.clone();
         for front in self.fronts.values() {
-            if let Some(counters) = self.engine.counters_of(front.index()) {
+            if let Some(counters) = self.counters_of(front.index()) {
                 of_link(&mut by_link, front.link()).add(&counters);
             }
         }

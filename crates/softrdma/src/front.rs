@@ -17,12 +17,52 @@ use crate::send_list::SendList;
 use crate::shard::DeviceHost;
 use crate::shared_receive_queue::{Receives, SharedReceiveUse};
 
+/// Where what was posted goes in the shard.
+pub(crate) trait SendQueues {
+    /// Appends a send to the queue pair's queue.
+    fn post_send(
+        &mut self,
+        index: QpIndex,
+        request: &SendRequest<'_>,
+    ) -> std::result::Result<Posted, PostError>;
+
+    /// Sends that were queued and have left the queue again.
+    fn sends_completed(&self, index: QpIndex) -> u64;
+}
+
+impl SendQueues for engine::Shard<DeviceHost> {
+    fn post_send(
+        &mut self,
+        index: QpIndex,
+        request: &SendRequest<'_>,
+    ) -> std::result::Result<Posted, PostError> {
+        Self::post_send(self, index, request)
+    }
+
+    fn sends_completed(&self, index: QpIndex) -> u64 {
+        Self::sends_completed(self, index)
+    }
+}
+
+/// What carries the messages of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// Packets of RoCE.
+    Packets,
+    /// A stream of iWARP.
+    Stream {
+        /// Whether it has atomics and immediate data. spec: RFC 7306
+        has_extensions: bool,
+    },
+}
+
 /// See the module.
 pub struct Front {
     qpn: Qpn,
     /// Index of the link that it counts for.
     link: u32,
     transport: Transport,
+    carrier: Carrier,
     /// Bytes of its longest message.
     message_max: u64,
     capabilities: Capabilities,
@@ -45,7 +85,7 @@ impl Front {
     pub fn new(
         qpn: Qpn,
         link: u32,
-        (transport, port_mtu): (Transport, Mtu),
+        (transport, carrier, port_mtu): (Transport, Carrier, Mtu),
         capabilities: Capabilities,
         receives: Receives,
         events: Arc<EventQueue>,
@@ -59,6 +99,7 @@ impl Front {
             qpn,
             link,
             transport,
+            carrier,
             message_max: match transport {
                 Transport::Ud => port_mtu.bytes().into(),
                 Transport::Rc | Transport::Uc => MAX_MESSAGE.into(),
@@ -93,6 +134,11 @@ impl Front {
     /// Its transport.
     pub fn transport(&self) -> Transport {
         self.transport
+    }
+
+    /// Whether a stream of iWARP carries its messages.
+    pub fn is_stream(&self) -> bool {
+        self.carrier != Carrier::Packets
     }
 
     /// Its sizes.
@@ -148,6 +194,9 @@ impl Front {
             }
             _ => {}
         }
+        if !self.carrier.carries(&request.operation) {
+            return Err(PostError::NotOfTransport);
+        }
         if self.transport == Transport::Ud {
             let is_datagram = matches!(
                 request.operation,
@@ -198,7 +247,8 @@ impl Front {
                 "the receives of this queue pair are posted to its shared receive queue",
             ));
         };
-        if self.state() == State::Reset {
+        // siw takes receives before there is a connection
+        if self.state() == State::Reset && !self.is_stream() {
             return Err(Error::Post(PostError::WrongState));
         }
         if wqe.sges.len() > self.capabilities.receive_sge_max as usize {
@@ -209,17 +259,17 @@ impl Front {
 
     /// Gives what was posted to the engine, in order. Within the shard's lock; `scratch` is kept
     /// for its memory.
-    pub(crate) fn hand_over(&self, engine: &mut engine::Shard<DeviceHost>, scratch: &mut SendList) {
+    pub(crate) fn hand_over(&self, queues: &mut impl SendQueues, scratch: &mut SendList) {
         self.sends.drain(scratch);
         for request in scratch.requests() {
-            self.post(engine, &request);
+            self.post(queues, &request);
         }
         scratch.clear();
     }
 
     /// Gives one send, which was checked and for which there is room, to the engine.
-    pub(crate) fn post(&self, engine: &mut engine::Shard<DeviceHost>, request: &SendRequest<'_>) {
-        match engine.post_send(self.index(), request) {
+    pub(crate) fn post(&self, queues: &mut impl SendQueues, request: &SendRequest<'_>) {
+        match queues.post_send(self.index(), request) {
             Ok(Posted::Queued) => {}
             Ok(Posted::Flushed) => self.sends.release(1),
             Err(error) => {
@@ -231,8 +281,8 @@ impl Front {
     }
 
     /// Tells the ring what is complete. Within the shard's lock.
-    pub(crate) fn settle(&self, engine: &engine::Shard<DeviceHost>) {
-        self.sends.settle(engine.sends_completed(self.index()));
+    pub(crate) fn settle(&self, queues: &impl SendQueues) {
+        self.sends.settle(queues.sends_completed(self.index()));
     }
 
     /// RESET: what was posted vanishes.
@@ -248,6 +298,24 @@ impl Front {
         let cookie = self.cookie.load(Ordering::Relaxed);
         if let Some(kind) = EventKind::of(event) {
             self.events.push(kind, cookie);
+        }
+    }
+}
+
+impl Carrier {
+    /// Whether it has such messages at all.
+    fn carries(self, operation: &Operation) -> bool {
+        match (self, operation) {
+            (Self::Packets, _) => true,
+            // immediate data goes with Writes alone
+            (Self::Stream { .. }, Operation::SendImmediate(_)) => false,
+            (
+                Self::Stream { has_extensions },
+                Operation::WriteImmediate(..)
+                | Operation::CompareSwap { .. }
+                | Operation::FetchAdd { .. },
+            ) => has_extensions,
+            (Self::Stream { .. }, _) => true,
         }
     }
 }

@@ -114,6 +114,13 @@ impl Lane {
             ..Attributes::default()
         };
         for (index, front) in inner.fronts.clone() {
+            if front.is_stream() {
+                let to_error = (Some(State::Error), None);
+                inner
+                    .streams
+                    .modify(index, now, &self.core.memory, to_error);
+                continue;
+            }
             // a queue pair in RESET has nothing to flush and stays there
             let _ = inner.engine.modify_qp(
                 now,

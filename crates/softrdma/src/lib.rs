@@ -24,6 +24,7 @@
 //! | [`network`], [`steer`] | sockets; packets that reached the wrong process |
 //! | [`gsi`] | what the broker passes on of QP 1 |
 //! | [`cm`] | connection management: IDs, event channels |
+//! | [`iwarp`] | queue pairs that are TCP connections |
 //! | [`choice`], [`sysfs`] | which links are seen; what the kernel's files would say of one |
 //! | `process`, `progress` | the only globals and the only threads |
 //! | `counting` | what was counted, written where the broker finds it |
@@ -52,6 +53,7 @@ pub mod event_queue;
 pub mod front;
 pub mod gsi;
 pub mod hold;
+pub mod iwarp;
 mod lane;
 mod lanes;
 pub mod memory;

@@ -17,6 +17,7 @@ use crate::cm::Connections;
 use crate::completion_queue::CompletionQueue;
 use crate::device::Context;
 use crate::error::{Error, Result};
+use crate::iwarp::{Reception, Reports};
 use crate::lane::{Attendant, Lane, Place};
 use crate::lanes::Lanes;
 use crate::memory::MemoryTable;
@@ -40,10 +41,15 @@ pub struct Process {
     pub(crate) lanes: Lanes,
     /// Who is connected, or asks to be.
     pub(crate) connections: Connections,
+    /// Who listens for connections of iWARP.
+    pub(crate) reception: Arc<Reception>,
+    /// What happens to those of connection management.
+    #[allow(dead_code)] // read by connection management, once it knows of streams
+    pub(crate) stream_reports: Arc<Reports>,
     /// What can be listed of the rest.
     pub(crate) registry: Registry,
     /// Of the thread that listens to the broker, and serves the first lane when there is one.
-    attendant: Arc<Attendant>,
+    pub(crate) attendant: Arc<Attendant>,
     contexts: Mutex<Vec<Weak<Context>>>,
     is_dead: AtomicBool,
     /// The broker's descriptors must not hold its port in a child that outlives this process.
@@ -74,6 +80,8 @@ impl Process {
             // here, and not in a thread that may be bound to one processor
             lanes: Lanes::new(io::thread::cores()),
             connections: Connections::default(),
+            reception: Arc::default(),
+            stream_reports: Arc::new(Reports::for_thread(&attendant)),
             registry: Registry::default(),
             attendant: Arc::clone(&attendant),
             contexts: Mutex::default(),
@@ -185,6 +193,7 @@ impl Process {
             lane.close();
             lane.attendant.wake.wake();
         }
+        self.reception.close();
         for context in self.contexts() {
             context.report_fatal();
         }

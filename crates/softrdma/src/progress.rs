@@ -51,6 +51,9 @@ const BROKER: u64 = 0;
 const WAKE: u64 = 1;
 const RECEIVE: u64 = 2;
 const STEER: u64 = 3;
+const STREAMS: u64 = 4;
+const CALLS: u64 = 5;
+const TOKENS: usize = 6;
 
 /// Starts the thread of a lane, which is there or will be: all signals blocked (the program's
 /// handlers run on its own threads), all cores allowed (a pinned program would put it on the core
@@ -76,6 +79,7 @@ pub fn start(
             publish_at: Instant::from_nanos(0),
             took_over: Instant::from_nanos(0),
             crowded_until: Instant::from_nanos(0),
+            has_calls: false,
             has_cores: io::thread::cores() > 1,
         }
         .run();
@@ -97,6 +101,8 @@ struct Thread {
     took_over: Instant,
     /// Somebody else needs the core until then.
     crowded_until: Instant,
+    /// Somebody asks for a connection of iWARP.
+    has_calls: bool,
     has_cores: bool,
 }
 
@@ -149,6 +155,7 @@ impl Thread {
                     WAKE => {
                         self.attendant.wake.drain();
                     }
+                    CALLS => self.has_calls = true,
                     STEER => {
                         if let Some(core) = self.core(&process) {
                             core.shard.expect_steered();
@@ -167,7 +174,8 @@ impl Thread {
     /// Serves if it is our turn, and says how to wait.
     fn round(&mut self, process: &Arc<Process>) -> Sleep {
         let Some(core) = self.core(process) else {
-            return Sleep::Until(IDLE_NS);
+            self.serve_connections(process);
+            return self.idle_sleep(process, None, Instant::from_nanos(io::clock::now_ns()));
         };
         let is_watched = self.attendant.watched.load(Ordering::SeqCst) > 0;
         let pace = core.pace();
@@ -208,14 +216,21 @@ impl Thread {
                 std::hint::spin_loop();
                 continue;
             }
-            let connections = (self.lane == 0)
-                .then(|| process.connections.next_deadline())
-                .flatten();
-            let deadline = served.deadline.into_iter().chain(connections).min();
-            let until =
-                deadline.map_or(IDLE_NS, |deadline| nanoseconds(deadline.since(core.now())));
-            return Sleep::Until(until.min(IDLE_NS));
+            return self.idle_sleep(process, served.deadline, core.now());
         }
+    }
+
+    /// There is nothing to do before this deadline, and those of connections.
+    fn idle_sleep(&self, process: &Process, served: Option<Instant>, now: Instant) -> Sleep {
+        let (connections, callers) = if self.lane == 0 {
+            let connections = process.connections.next_deadline();
+            (connections, process.reception.next_deadline())
+        } else {
+            (None, None)
+        };
+        let deadline = [served, connections, callers].into_iter().flatten().min();
+        let until = deadline.map_or(IDLE_NS, |deadline| nanoseconds(deadline.since(now)));
+        Sleep::Until(until.min(IDLE_NS))
     }
 
     /// Writes what was counted, if that has changed and the last time is long ago; sees to it that
@@ -242,10 +257,17 @@ impl Thread {
     }
 
     /// Connection management is the first lane's.
-    fn serve_connections(&self, process: &Arc<Process>) {
-        if self.lane == 0 {
-            process.serve_connections();
+    fn serve_connections(&mut self, process: &Arc<Process>) {
+        if self.lane != 0 {
+            return;
         }
+        let reception = &process.reception;
+        let now = Instant::from_nanos(io::clock::now_ns());
+        let is_due = |deadline: Instant| deadline <= now;
+        if std::mem::take(&mut self.has_calls) || reception.next_deadline().is_some_and(is_due) {
+            reception.serve(now);
+        }
+        process.serve_connections();
     }
 
     /// Whether somebody asked for an earlier deadline since it was looked at.
@@ -291,19 +313,30 @@ impl Thread {
     fn arm(&mut self, process: &Process, with_sockets: bool) -> Result<(), io::Errno> {
         if self.lane == 0 {
             self.armed.arm(process.broker.as_fd(), BROKER)?;
+            if let Some(calls) = process.reception.fd() {
+                self.armed.arm(calls, CALLS)?;
+            }
         }
         self.armed.arm(self.attendant.wake.as_fd(), WAKE)?;
         let Some(core) = self.core(process) else {
             return Ok(());
         };
-        if self.armed.has(RECEIVE) == with_sockets && self.armed.has(STEER) == with_sockets {
+        let with_streams = with_sockets && core.shard.has_streams();
+        if self.armed.has(RECEIVE) == with_sockets
+            && self.armed.has(STEER) == with_sockets
+            && self.armed.has(STREAMS) == with_streams
+        {
             return Ok(());
         }
         let inner = core.shard.lock();
         let Some(receive) = inner.network.receive_fd() else {
             return Ok(());
         };
-        let sockets = [(Some(receive), RECEIVE), (inner.steering_fd(), STEER)];
+        let sockets = [
+            (Some(receive), RECEIVE),
+            (inner.steering_fd(), STEER),
+            (inner.streams.fd(), STREAMS),
+        ];
         for (fd, token) in sockets {
             match fd {
                 Some(fd) if with_sockets => self.armed.arm(fd, token)?,
@@ -383,16 +416,16 @@ impl Sleep {
 /// The descriptors of the thread, and which of them are armed: arming is a system call.
 struct Armed {
     poller: Poller,
-    is_known: [bool; 4],
-    is_armed: [bool; 4],
+    is_known: [bool; TOKENS],
+    is_armed: [bool; TOKENS],
 }
 
 impl Armed {
     fn new(poller: Poller) -> Self {
         Self {
             poller,
-            is_known: [false; 4],
-            is_armed: [false; 4],
+            is_known: [false; TOKENS],
+            is_armed: [false; TOKENS],
         }
     }
 

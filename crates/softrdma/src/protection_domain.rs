@@ -5,8 +5,7 @@
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use broker::link::LinkKind;
-use engine::qp::{RemoteMemory, Transport};
+use engine::qp::RemoteMemory;
 use engine::{Access, Memory, MemoryRange, PdId, Scope, Sge};
 use serde::{Deserialize, Serialize};
 use wire::{MemoryKey, Qpn};
@@ -106,12 +105,6 @@ impl ProtectionDomain {
     /// [`Error::Invalid`] for sizes beyond the device's limits, [`Error::Broker`] when no slot can
     /// be leased, [`Error::Unsupported`] for anything but connections on iWARP.
     pub fn queue_pair(&self, options: QueuePairOptions<'_>) -> Result<QueuePair> {
-        if self.0.context.kind == LinkKind::Siw {
-            if options.transport != Transport::Rc {
-                return Err(Error::Unsupported("a queue pair of this type on iWARP"));
-            }
-            return Err(Error::Unsupported("a connection of iWARP"));
-        }
         QueuePair::new(self, options)
     }
 

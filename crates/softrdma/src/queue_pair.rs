@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use broker::link::{LinkInfo, LinkKind};
 use engine::qp::{AttributeMask, Attributes, Capabilities, SendRequest, State, Transport};
 use engine::{Access, Group, QpView, ReceiveWqe, Sge};
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,8 @@ use crate::batch::Batch;
 use crate::core::{Core, QueuePairSpec};
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
-use crate::front::Front;
+use crate::front::{Carrier, Front};
+use crate::iwarp::Settings;
 use crate::lane::Place;
 use crate::network::UdpNetwork;
 use crate::process::{Process, random};
@@ -172,6 +174,7 @@ impl QueuePair {
         let link = pd.0.context.link();
         let front = place.core.create_queue_pair(QueuePairSpec {
             transport: options.transport,
+            carrier: carrier_of(&link),
             pd: pd.0.id,
             link: link.index,
             send_cq,
@@ -471,6 +474,16 @@ impl Drop for QueuePair {
             // the last one: the process may be about to end
             self.place.publish(self.process());
         }
+    }
+}
+
+/// What carries the messages of a link's queue pairs.
+fn carrier_of(link: &LinkInfo) -> Carrier {
+    match link.kind {
+        LinkKind::Rxe => Carrier::Packets,
+        LinkKind::Siw => Carrier::Stream {
+            has_extensions: Settings::of(link).options.extensions,
+        },
     }
 }
 

@@ -195,7 +195,7 @@ impl Process {
             let inner = lane.core.shard.lock();
             report = collect(from, end, |place| {
                 let index = QpIndex((place % QUEUE_PAIRS) as u16);
-                let view = inner.engine.query_qp(index)?;
+                let view = inner.query(index)?;
                 Some(object(
                     view.qpn.get(),
                     self.link_of(view.pd.0)?,

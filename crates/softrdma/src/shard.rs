@@ -16,15 +16,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use engine::qp::SendRequest;
-use engine::{AsyncEvent, Burst, Host, Instant, Path, QpIndex};
+use engine::{AsyncEvent, Burst, Counters, Host, Instant, Path, QpIndex, QpView};
 use tap::{Delayed, Tap};
 
 use crate::completion_queue::CompletionQueue;
 use crate::counting::{self, Ledger};
 use crate::credit::SlotCredit;
+use crate::error::{Error, Result};
 use crate::front::Front;
 use crate::gsi::{self, Inbox};
 use crate::hold::Hold;
+use crate::iwarp::Streams;
 use crate::lane::Attendant;
 use crate::memory::MemoryTable;
 use crate::network::{Network, RxBuffer};
@@ -63,6 +65,8 @@ pub struct Shard<N> {
     has_pending: AtomicBool,
     /// Whether messages of connection management wait.
     has_messages: AtomicBool,
+    /// Whether there is an epoll of streams.
+    has_streams: AtomicBool,
     /// Whether something is known to wait at the steering socket.
     is_steered: AtomicBool,
     /// The thread that deals with them.
@@ -81,6 +85,8 @@ pub struct Shard<N> {
 pub struct Inner<N> {
     /// The queue pairs.
     pub engine: engine::Shard<DeviceHost>,
+    /// Those of iWARP, with their connections.
+    pub(crate) streams: Streams,
     /// Where datagrams come and go.
     pub network: N,
     /// The side of each queue pair that programs touch without the lock.
@@ -123,6 +129,7 @@ impl<N: Network> Shard<N> {
         Self {
             inner: Mutex::new(Inner {
                 engine,
+                streams: Streams::default(),
                 network,
                 fronts: HashMap::new(),
                 gsi: Inbox::default(),
@@ -145,6 +152,7 @@ impl<N: Network> Shard<N> {
             pending: Mutex::new(Vec::new()),
             has_pending: AtomicBool::new(false),
             has_messages: AtomicBool::new(false),
+            has_streams: AtomicBool::new(false),
             is_steered: AtomicBool::new(false),
             reader: OnceLock::new(),
             hold: Hold::new(pace),
@@ -208,6 +216,11 @@ impl<N: Network> Shard<N> {
         self.has_posts() || self.hold.owes()
     }
 
+    /// Whether there are streams to listen to.
+    pub(crate) fn has_streams(&self) -> bool {
+        self.has_streams.load(Ordering::Acquire)
+    }
+
     /// The steering socket is readable: the next section looks at it, whose turn it may be.
     pub(crate) fn expect_steered(&self) {
         self.is_steered.store(true, Ordering::Release);
@@ -264,6 +277,7 @@ impl<N: Network> Shard<N> {
         {
             inner.look_for_steered();
         }
+        let reads = inner.streams.serve(now, memory, server);
         let packets = inner.receive(now, memory, server);
         inner.engine.handle_timeout(now, memory);
         inner.release_delayed(now);
@@ -272,7 +286,7 @@ impl<N: Network> Shard<N> {
             inner.transmit(now, memory);
         }
         self.leave(inner);
-        packets
+        reads + packets
     }
 
     /// What is told to those who look without the lock.
@@ -285,9 +299,13 @@ impl<N: Network> Shard<N> {
             // whoever served may have nothing to do with connections
             reader.wake.wake();
         }
-        self.hold.set_in_flight(inner.engine.is_in_flight());
-        self.counted_mark
-            .store(counting::mark(&inner.tap), Ordering::Relaxed);
+        if inner.streams.fd().is_some() && !self.has_streams() {
+            self.has_streams.store(true, Ordering::Release);
+        }
+        let is_in_flight = inner.engine.is_in_flight() || inner.streams.is_in_flight();
+        self.hold.set_in_flight(is_in_flight);
+        let mark = counting::mark(&inner.tap).wrapping_add(inner.streams.visits());
+        self.counted_mark.store(mark, Ordering::Relaxed);
     }
 
     /// Changes when there is something new to count.
@@ -363,7 +381,7 @@ pub enum Server<'a> {
 
 impl Server<'_> {
     /// Whether the section need not look for more.
-    fn has_enough(self) -> bool {
+    pub(crate) fn has_enough(self) -> bool {
         matches!(self, Self::Poller(queue) if queue.waiting() > 0)
     }
 
@@ -396,7 +414,9 @@ impl<N: Network> Inner<N> {
             .delayed_arrivals
             .next_deadline()
             .map(Instant::from_nanos);
-        [self.engine.next_deadline(), delayed, arrivals, blocked]
+        let streams = self.streams.next_deadline(now);
+        let packets = self.engine.next_deadline();
+        [packets, streams, delayed, arrivals, blocked]
             .into_iter()
             .flatten()
             .min()
@@ -404,7 +424,11 @@ impl<N: Network> Inner<N> {
 
     /// Gives what was posted to the engine.
     pub fn hand_over(&mut self, front: &Front) {
-        front.hand_over(&mut self.engine, &mut self.posted);
+        if front.is_stream() {
+            front.hand_over(&mut self.streams, &mut self.posted);
+        } else {
+            front.hand_over(&mut self.engine, &mut self.posted);
+        }
     }
 
     /// Gives one more send to the engine, after what was posted before it.
@@ -412,13 +436,59 @@ impl<N: Network> Inner<N> {
         if front.has_sends() {
             self.hand_over(front);
         }
-        front.post(&mut self.engine, request);
+        if front.is_stream() {
+            front.post(&mut self.streams, request);
+        } else {
+            front.post(&mut self.engine, request);
+        }
     }
 
     /// Tells the queue pair's ring how much room it has.
     pub fn settle(&mut self, front: &Front) {
         self.hand_over(front);
-        front.settle(&self.engine);
+        if front.is_stream() {
+            front.settle(&self.streams);
+        } else {
+            front.settle(&self.engine);
+        }
+    }
+
+    /// Flushes the receives that were posted to a queue pair in the error state.
+    pub fn flush_receives(&mut self, front: &Front) {
+        if front.is_stream() {
+            self.streams.flush_receives(front.index());
+        } else {
+            self.engine.flush_receives(front.index());
+        }
+    }
+
+    /// Everything about the queue pair with this index.
+    pub fn query(&self, index: QpIndex) -> Option<QpView> {
+        let packets = self.engine.query_qp(index);
+        packets.or_else(|| self.streams.query(index))
+    }
+
+    /// What the queue pair with this index has counted.
+    pub(crate) fn counters_of(&self, index: QpIndex) -> Option<Counters> {
+        let packets = self.engine.counters_of(index);
+        packets.or_else(|| self.streams.counters_of(index))
+    }
+
+    /// The streams, for a queue pair that is one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for any other.
+    pub(crate) fn streams_of(&mut self, front: &Front) -> Result<&mut Streams> {
+        if front.is_stream() {
+            Ok(&mut self.streams)
+        } else {
+            Err(Error::Invalid("the queue pair is not one of iWARP"))
+        }
+    }
+
+    /// Whether no queue pair has packets.
+    pub(crate) fn has_only_streams(&self) -> bool {
+        self.fronts.len() == self.streams.count()
     }
 
     /// Readable when another process passed a packet on to us.

@@ -18,8 +18,8 @@ use crate::outcome::Counters;
 use crate::path::PathIndex;
 use crate::qp::flush::{self, Cause};
 use crate::qp::send_queue::WqeNumber;
-use crate::qp::{Attributes, Capabilities, Common, PostError, SendRequest, State};
-use crate::shard::Posted;
+use crate::qp::{Attributes, Capabilities, Common, PostError, SendRequest, State, Transport};
+use crate::shard::{Posted, QpView};
 use crate::time::Instant;
 
 /// What a queue pair is made of.
@@ -144,6 +144,34 @@ impl<H: Host> QueuePair<H> {
     /// What was counted.
     pub fn counters(&self) -> &Counters {
         &self.common.counters
+    }
+
+    /// What is known about it.
+    pub fn view(&self) -> QpView {
+        let common = &self.common;
+        let mut attributes = common.attributes;
+        attributes.state = common.state;
+        QpView {
+            qpn: common.qpn,
+            transport: Transport::Rc,
+            pd: common.pd,
+            state: common.state,
+            is_draining: common.state == State::SendQueueDrained
+                && matches!(self.phase, Phase::Streaming(_)),
+            attributes,
+            capabilities: common.capabilities,
+            counters: common.counters,
+        }
+    }
+
+    /// Sends that were queued and have left the queue again.
+    pub fn sends_completed(&self) -> u64 {
+        self.requester.queue.head().0
+    }
+
+    /// Whether an answer of the peer is awaited.
+    pub fn awaits_answer(&self) -> bool {
+        !self.requester.awaited.is_empty()
     }
 
     /// The program says a state below RTS, or the error state. There is no table: whatever is not

@@ -134,6 +134,12 @@ impl<H: Host> Places<H> {
         }
     }
 
+    /// Gives an index back that was allocated and never put to use here.
+    pub(super) fn release(&mut self, index: QpIndex) {
+        debug_assert!(self.get(index).is_none());
+        self.free.push_back(index);
+    }
+
     pub(super) fn take(&mut self, index: QpIndex) -> Option<Box<QueuePair<H>>> {
         let place = self.place(index)?;
         let qp = self.places.get_mut(place)?.take()?;

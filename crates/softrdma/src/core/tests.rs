@@ -101,6 +101,7 @@ impl End {
         core.shard.hold.set_tended(true);
         let spec = QueuePairSpec {
             transport: engine::qp::Transport::Rc,
+            carrier: Carrier::Packets,
             pd: PD,
             link: 0,
             send_cq: Arc::clone(&send_cq),

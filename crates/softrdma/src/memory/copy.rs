@@ -67,6 +67,35 @@ impl ProgramMemory {
         }
     }
 
+    /// Copies from the program behind what is in `into`, or nothing; aligned words as in
+    /// [`read`](Self::read).
+    pub(crate) fn append(
+        self,
+        address: u64,
+        length: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let Ok(from) = usize::try_from(address) else {
+            return Err(Fault);
+        };
+        let before = into.len();
+        into.reserve(length);
+        match self.method {
+            Method::Direct => {
+                let to = into.spare_capacity_mut().as_mut_ptr().cast();
+                // SAFETY: there is room for `length` bytes, which are ours; a fault is caught.
+                unsafe { leaf::copy(to, from as *const u8, length)? };
+                // SAFETY: all of them were written.
+                unsafe { into.set_len(before + length) };
+                Ok(())
+            }
+            Method::Kernel => {
+                into.resize(before + length, 0);
+                kernel::read(from, &mut into[before..]).inspect_err(|_| into.truncate(before))
+            }
+        }
+    }
+
     /// Copies from one place of the program to another; aligned words as in
     /// [`read`](Self::read).
     ///

@@ -28,4 +28,4 @@ pub use region::RegisterError;
 pub use table::{Listed, MemoryTable, REGIONS_MAX, Registration};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -190,6 +190,40 @@ impl MemoryTable {
         memory.read(span.address(), into).map_err(fault)
     }
 
+    /// The same behind what is in `into`.
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather); nothing was appended.
+    pub(crate) fn append(&self, span: &Span, into: &mut Vec<u8>) -> Result<(), AccessError> {
+        let address = self.locate(span)?;
+        self.append_program(address, span.length() as usize, into)
+    }
+
+    /// Where the bytes of `span` are in this process, after comparing the generation: for a kernel
+    /// that copies them within the lock section in which the span was made.
+    ///
+    /// # Errors
+    /// `UnknownKey` if the region was deregistered.
+    pub(crate) fn locate(&self, span: &Span) -> Result<u64, AccessError> {
+        self.compare(span.entry(), span.generation())?;
+        Ok(span.address())
+    }
+
+    /// Copies memory of the program behind what is in `into`: such as [`locate`](Self::locate) has
+    /// found.
+    ///
+    /// # Errors
+    /// `Fault` if it is not mapped or not readable; nothing was appended.
+    pub(crate) fn append_program(
+        &self,
+        address: u64,
+        length: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<(), AccessError> {
+        let memory = ProgramMemory::access();
+        memory.append(address, length, into).map_err(fault)
+    }
+
     /// Copies memory of the program that needs no key: inline data at the time of posting.
     ///
     /// # Errors

@@ -5,11 +5,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
 /// Size of a page on every machine that these tests run on; checked by [`Pages`].
-pub(super) const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 /// A mapping of this test alone. Its range stays reserved until it is dropped: what was unmapped is
 /// without rights, as nothing else may slip in there, or a real hole in a test of its own process.
-pub(super) struct Pages {
+pub(crate) struct Pages {
     base: *mut libc::c_void,
     count: usize,
     file: Option<OwnedFd>,
@@ -22,12 +22,12 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     /// `count` private pages of zeros.
-    pub(super) fn anonymous(count: usize) -> Self {
+    pub(crate) fn anonymous(count: usize) -> Self {
         Self::map(count, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None)
     }
 
     /// `count` shared pages of an unnamed file.
-    pub(super) fn file(count: usize) -> Self {
+    pub(crate) fn file(count: usize) -> Self {
         let file = rustix::fs::memfd_create("pages", rustix::fs::MemfdFlags::CLOEXEC)
             .expect("memory files exist");
         rustix::fs::ftruncate(&file, (count * PAGE) as u64).expect("it can grow");
@@ -35,7 +35,7 @@ impl Pages {
     }
 
     /// Address space of `count` pages with rights but without memory behind it.
-    pub(super) fn sparse(count: usize) -> Self {
+    pub(crate) fn sparse(count: usize) -> Self {
         Self::map(
             count,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -63,16 +63,16 @@ impl Pages {
         Self { base, count, file }
     }
 
-    pub(super) fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.base as u64
     }
 
-    pub(super) fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         (self.count * PAGE) as u64
     }
 
     /// Takes away the pages from index `from` on, for good or until [`map_again`](Self::map_again).
-    pub(super) fn unmap_from(&self, from: usize) {
+    pub(crate) fn unmap_from(&self, from: usize) {
         let rest = (self.count - from) * PAGE;
         // SAFETY: pages of this mapping; no reference to them exists.
         let result = unsafe {
@@ -90,7 +90,7 @@ impl Pages {
 
     /// Makes a real hole of the pages from index `from` on. Something else may be mapped there at
     /// any time.
-    pub(super) fn punch_from(&mut self, from: usize) {
+    pub(crate) fn punch_from(&mut self, from: usize) {
         // SAFETY: pages of this mapping, which is shorter from here on.
         let result =
             unsafe { libc::munmap(self.base.byte_add(from * PAGE), (self.count - from) * PAGE) };
@@ -99,18 +99,18 @@ impl Pages {
     }
 
     /// Fresh pages everywhere.
-    pub(super) fn map_again(&self) {
+    pub(crate) fn map_again(&self) {
         self.protect(libc::PROT_READ | libc::PROT_WRITE);
     }
 
-    pub(super) fn protect(&self, rights: i32) {
+    pub(crate) fn protect(&self, rights: i32) {
         // SAFETY: pages of this mapping; no reference to them exists.
         let result = unsafe { libc::mprotect(self.base, self.count * PAGE, rights) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     }
 
     /// Cuts the file behind the mapping.
-    pub(super) fn truncate(&self, pages: usize) {
+    pub(crate) fn truncate(&self, pages: usize) {
         let file = self.file.as_ref().expect("a file mapping");
         rustix::fs::ftruncate(file, (pages * PAGE) as u64).expect("it can shrink");
     }

@@ -33,6 +33,12 @@ impl<N: Network> Inner<N> {
         memory: &MemoryTable,
         server: Server<'_>,
     ) -> usize {
+        let is_turn = self.sections.wrapping_add(1).is_multiple_of(STEERED_EVERY);
+        if matches!(server, Server::Poller(_)) && self.has_only_streams() && !is_turn {
+            // messages of connection management, if any: they are the thread's
+            self.sections = self.sections.wrapping_add(1);
+            return self.take_delayed_arrivals(now, memory);
+        }
         let mut packets = 0;
         for _ in 0..DATAGRAMS_PER_SECTION {
             match self.network.receive(&mut self.receive) {

@@ -26,8 +26,14 @@ pub(super) struct OwnedRun {
 }
 
 impl<N: Network> Inner<N> {
-    /// Seals and sends until the engine has nothing more or the kernel no room.
+    /// Sends until there is nothing more, or the kernel has no room.
     pub fn transmit(&mut self, now: Instant, memory: &MemoryTable) {
+        self.streams.transmit(now, memory);
+        self.transmit_packets(now, memory);
+    }
+
+    /// Seals and sends packets.
+    fn transmit_packets(&mut self, now: Instant, memory: &MemoryTable) {
         if !self.retry_blocked() {
             return;
         }

@@ -1,0 +1,435 @@
+//! A queue pair and its stream: what arrives goes to the engine, what the engine has leaves.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use engine::iwarp::{
+    Agreement, AwaitingReply, Depths, Event, Progress, QueuePair, StartError, StreamBurst,
+};
+use engine::qp::State;
+use engine::{AsyncEvent, Instant};
+use io::fork::ClosedInChild;
+use io::tcp::{Receiving, Stream};
+
+use crate::front::Front;
+use crate::iwarp::outgoing::{Flushed, Outgoing};
+use crate::iwarp::parting::Parting;
+use crate::iwarp::read_buffer::ReadBuffer;
+use crate::iwarp::report::{ReportKind, Reports};
+use crate::iwarp::settings::Settings;
+use crate::memory::MemoryTable;
+use crate::shard::DeviceHost;
+
+/// Bursts of one queue pair before others have their turn: about what a socket holds.
+const BURSTS_PER_VISIT: usize = 8;
+
+/// See the module.
+pub(super) struct Pair {
+    pub qp: QueuePair<DeviceHost>,
+    front: Arc<Front>,
+    line: Option<Line>,
+    outgoing: Outgoing,
+    /// The beginning of an FPDU, unless it is in the buffer that all share.
+    pub unread: Vec<u8>,
+    teller: Option<Teller>,
+    /// A burst is on its way, whose work requests are complete when it has left.
+    is_leaving: bool,
+}
+
+/// A TCP connection.
+pub(super) struct Line {
+    /// Dropped before the stream is.
+    _inherited: ClosedInChild,
+    stream: Stream,
+    settings: Settings,
+    /// Before the reply.
+    asking: Option<AwaitingReply>,
+    /// What the program is told once both ends may send.
+    agreed: Option<(Depths, Vec<u8>)>,
+    /// Sending has failed: what is here is read, and that is the end.
+    is_broken: bool,
+    end: Option<End>,
+}
+
+/// How a connection goes once everything before has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Finish,
+    Close,
+    Abort,
+}
+
+/// Whom to tell, and by which number.
+#[derive(Clone, Debug)]
+pub struct Teller {
+    /// Where reports go.
+    pub reports: Arc<Reports>,
+    /// What they carry.
+    pub token: u64,
+}
+
+/// What became of a connection that is no longer the queue pair's.
+pub(super) enum Gone {
+    /// It ends in order.
+    Parts(Parting),
+    /// It was reset.
+    Reset,
+}
+
+impl Line {
+    pub fn new(stream: Stream, settings: Settings) -> Self {
+        Self {
+            _inherited: ClosedInChild::new(stream.as_fd()),
+            stream,
+            settings,
+            asking: None,
+            agreed: None,
+            is_broken: false,
+            end: None,
+        }
+    }
+
+    /// The same, waiting for a reply.
+    pub fn asking(self, asking: AwaitingReply) -> Self {
+        Self {
+            asking: Some(asking),
+            ..self
+        }
+    }
+
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl Pair {
+    pub fn new(qp: QueuePair<DeviceHost>, front: &Arc<Front>) -> Self {
+        Self {
+            qp,
+            front: Arc::clone(front),
+            line: None,
+            outgoing: Outgoing::new(),
+            unread: Vec::new(),
+            teller: None,
+            is_leaving: false,
+        }
+    }
+
+    pub fn stream(&self) -> Option<&Stream> {
+        self.line.as_ref().map(Line::stream)
+    }
+
+    /// Whether it may have a connection.
+    pub fn may_connect(&self) -> bool {
+        let state = self.qp.state();
+        self.line.is_none() && matches!(state, State::Reset | State::Init | State::ReadyToReceive)
+    }
+
+    /// Whether the socket has no room for what waits.
+    pub fn is_full(&self) -> bool {
+        self.line.is_some() && !self.outgoing.is_empty()
+    }
+
+    /// Whether sending has failed.
+    pub fn is_broken(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.is_broken)
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let line = self.line.as_ref()?;
+        match &line.asking {
+            Some(asking) => Some(asking.deadline()),
+            None => self.qp.next_deadline(),
+        }
+    }
+
+    /// Nobody is told of the connection any more.
+    pub fn forget(&mut self) {
+        self.teller = None;
+    }
+
+    /// Asks, with `request`, over a connection that is there.
+    pub fn ask(&mut self, line: Line, request: &[u8], teller: Teller) {
+        self.line = Some(line);
+        self.teller = Some(teller);
+        self.outgoing.push(request);
+    }
+
+    /// Begins with what was agreed, and answers with `reply`. False if the queue pair has had a
+    /// connection.
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        line: Line,
+        agreement: Agreement,
+        reply: &[u8],
+        teller: Teller,
+    ) -> bool {
+        self.line = Some(line);
+        self.teller = Some(teller);
+        let has_begun = self.begin(now, agreement);
+        if has_begun {
+            self.outgoing.push(reply);
+        } else {
+            (self.line, self.teller) = (None, None);
+        }
+        has_begun
+    }
+
+    /// FPDUs may come from now on.
+    fn begin(&mut self, now: Instant, agreement: Agreement) -> bool {
+        let Some(line) = &mut self.line else {
+            return false;
+        };
+        let segment_size = line.stream.segment_size().unwrap_or(0);
+        let has_markers = agreement.sends_markers;
+        let ulpdu_max = line.settings.ulpdu_max(segment_size, has_markers);
+        if !self.qp.start(now, &agreement, ulpdu_max) {
+            return false;
+        }
+        self.outgoing.start(agreement.has_crc, has_markers);
+        line.agreed = Some((agreement.depths, agreement.private_data));
+        true
+    }
+
+    /// The program closes the connection, or no longer wants the one that it asked for.
+    pub fn disconnect(&mut self, now: Instant) {
+        match &mut self.line {
+            Some(line) if line.asking.is_some() => {
+                line.asking = None;
+                line.end = Some(End::Abort);
+            }
+            _ => self.qp.disconnect(now),
+        }
+    }
+
+    /// Takes what is here, up to the buffer's room; whether there may be more, and nothing if there
+    /// was nothing.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        memory: &MemoryTable,
+        buffer: &mut ReadBuffer,
+    ) -> Option<bool> {
+        let line = self.line.as_mut()?;
+        match line.stream.receive(buffer.room()) {
+            Receiving::Received(count) => {
+                let is_more = buffer.fill(count);
+                let used = match line.asking.take() {
+                    Some(asking) => {
+                        self.hear_reply(now, asking, buffer.filled());
+                        buffer.filled().len()
+                    }
+                    None => self.qp.handle_stream(now, buffer.filled(), memory),
+                };
+                buffer.consume(used);
+                Some(is_more)
+            }
+            Receiving::Nothing if line.is_broken => {
+                self.lose();
+                Some(false)
+            }
+            Receiving::Nothing => None,
+            Receiving::End => {
+                match line.asking.take() {
+                    Some(_) => self.fail(StartError::Ended),
+                    None => self.qp.handle_end(),
+                }
+                Some(false)
+            }
+            Receiving::Lost(errno) => {
+                tracing::debug!(%errno, qpn = %self.front.qpn(), "a stream is lost");
+                self.lose();
+                Some(false)
+            }
+        }
+    }
+
+    fn hear_reply(&mut self, now: Instant, asking: AwaitingReply, bytes: &[u8]) {
+        let mut last_words = Vec::new();
+        match asking.handle_bytes(bytes, &mut last_words) {
+            Ok(Progress::Waiting(asking)) => {
+                if let Some(line) = &mut self.line {
+                    line.asking = Some(asking);
+                }
+            }
+            Ok(Progress::Done(agreement)) => {
+                if !self.begin(now, agreement) {
+                    // the program has put it into the error state meanwhile
+                    self.fail(StartError::Ended);
+                }
+            }
+            Err(error) => {
+                self.outgoing.push(&last_words);
+                self.fail(error);
+            }
+        }
+    }
+
+    /// There will be no connection.
+    fn fail(&mut self, error: StartError) {
+        tracing::debug!(?error, qpn = %self.front.qpn(), "no connection");
+        self.tell(match error {
+            StartError::Rejected(private_data) => ReportKind::Rejected { private_data },
+            error => ReportKind::Failed(error),
+        });
+        if let Some(line) = &mut self.line {
+            line.end = Some(End::Close);
+        }
+    }
+
+    /// The connection is gone.
+    fn lose(&mut self) {
+        self.outgoing.clear();
+        self.is_leaving = false;
+        let asking = self.line.as_mut().and_then(|line| line.asking.take());
+        match asking {
+            Some(_) => self.fail(StartError::Ended),
+            None => self.qp.handle_lost(),
+        }
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let asking = self.line.as_mut().and_then(|line| line.asking.take());
+        match asking.map(|asking| asking.handle_timeout(now)) {
+            Some(Ok(asking)) => {
+                if let Some(line) = &mut self.line {
+                    line.asking = Some(asking);
+                }
+            }
+            Some(Err(error)) => self.fail(error),
+            None => self.qp.handle_timeout(now),
+        }
+    }
+
+    /// Sends as far as the socket has room, and does and tells what comes of it. True if it is not
+    /// done with what it could send.
+    pub fn send(&mut self, now: Instant, memory: &MemoryTable, burst: &mut StreamBurst) -> bool {
+        for _ in 0..BURSTS_PER_VISIT {
+            let has_left = self.flush(now, memory);
+            self.deliver();
+            if !has_left {
+                return false;
+            }
+            burst.clear();
+            self.qp.poll_transmit(now, memory, burst);
+            if burst.is_empty() {
+                self.deliver();
+                return false;
+            }
+            match self.outgoing.frame(burst, memory) {
+                Ok(()) => self.is_leaving = true,
+                Err(source) => self.qp.transmit_failed(source),
+            }
+        }
+        self.flush(now, memory);
+        self.deliver();
+        !self.is_full()
+    }
+
+    /// Sends what waits; whether nothing does any more and more may follow.
+    fn flush(&mut self, now: Instant, memory: &MemoryTable) -> bool {
+        let Some(line) = &mut self.line else {
+            return true;
+        };
+        if line.is_broken {
+            return false;
+        }
+        match self.outgoing.flush(&line.stream, memory) {
+            Flushed::All => {
+                if std::mem::take(&mut self.is_leaving) {
+                    self.qp.burst_left(now);
+                }
+                true
+            }
+            Flushed::Full => false,
+            Flushed::Fault { source, is_amid } => {
+                self.is_leaving = false;
+                self.qp.transmit_failed(source);
+                if is_amid {
+                    // no Terminate can stand in the middle of an FPDU
+                    self.outgoing.clear();
+                    self.qp.handle_lost();
+                }
+                true
+            }
+            Flushed::Lost => {
+                self.is_leaving = false;
+                line.is_broken = true;
+                false
+            }
+        }
+    }
+
+    /// Does and tells what the engine says.
+    pub fn deliver(&mut self) {
+        while let Some(event) = self.qp.poll_event() {
+            match event {
+                Event::Established => {
+                    let line = self.line.as_mut();
+                    if let Some((depths, private_data)) = line.and_then(|line| line.agreed.take()) {
+                        self.tell(ReportKind::Established {
+                            depths,
+                            private_data,
+                        });
+                    }
+                }
+                // the state is looked at below
+                Event::Async(AsyncEvent::StateChanged { .. }) => {}
+                Event::Async(event) => self.front.report(event),
+                Event::Disconnected(ending) => self.tell(ReportKind::Disconnected(ending)),
+                Event::Finish => self.end_with(End::Finish),
+                Event::Close => self.end_with(End::Close),
+                Event::Abort => self.end_with(End::Abort),
+            }
+        }
+        let state = self.qp.state();
+        if self.front.state() != state {
+            self.front.set_state(state);
+            // a receive may have been posted between the flush and this store
+            self.qp.flush_receives();
+        }
+    }
+
+    fn end_with(&mut self, end: End) {
+        if let Some(line) = &mut self.line {
+            line.end = Some(end);
+        }
+    }
+
+    fn tell(&self, kind: ReportKind) {
+        if let Some(teller) = &self.teller {
+            teller.reports.push(teller.token, kind);
+        }
+    }
+
+    /// Ends the connection, or its half, if its time has come; what became of it if it is no longer
+    /// the queue pair's.
+    pub fn conclude(&mut self, now: Instant) -> Option<Gone> {
+        let line = self.line.as_mut()?;
+        match line.end? {
+            End::Finish => {
+                if self.outgoing.is_empty() {
+                    line.stream.finish();
+                    line.end = None;
+                }
+                None
+            }
+            End::Close => self.part(now).map(Gone::Parts),
+            End::Abort => {
+                self.outgoing.clear();
+                self.unread.clear();
+                self.line.take()?.stream.reset();
+                Some(Gone::Reset)
+            }
+        }
+    }
+
+    /// The connection is to end in order, without the queue pair.
+    pub fn part(&mut self, now: Instant) -> Option<Parting> {
+        let line = self.line.take()?;
+        self.unread.clear();
+        let unsent = self.outgoing.take();
+        Some(Parting::new(now, line._inherited, line.stream, unsent))
+    }
+}

@@ -1,0 +1,102 @@
+//! A connection that ends without its queue pair: what waits is sent, then the sending half is shut
+//! down, and what still comes is read and dropped. A socket that is closed with something unread
+//! would reset the connection, and take from the peer what it has not read.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use engine::Instant;
+use io::fork::ClosedInChild;
+use io::poll::Interest;
+use io::tcp::{Gather, Part, Receiving, Sending, Stream};
+
+/// How long that may take.
+const PARTING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reads of one visit.
+const READS_PER_VISIT: usize = 4;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Parting {
+    /// Dropped before the stream is.
+    _inherited: ClosedInChild,
+    stream: Stream,
+    unsent: Vec<u8>,
+    sent: usize,
+    has_finished: bool,
+    /// The peer has ended.
+    has_ended: bool,
+    deadline: Instant,
+}
+
+impl Parting {
+    pub fn new(now: Instant, inherited: ClosedInChild, stream: Stream, unsent: Vec<u8>) -> Self {
+        Self {
+            _inherited: inherited,
+            stream,
+            unsent,
+            sent: 0,
+            has_finished: false,
+            has_ended: false,
+            deadline: now.plus(PARTING_TIMEOUT),
+        }
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// What it waits for.
+    pub fn interest(&self) -> Interest {
+        Interest {
+            readable: !self.has_ended,
+            writable: !self.has_finished,
+        }
+    }
+
+    /// Goes on; whether it is over.
+    pub fn visit(&mut self, now: Instant) -> bool {
+        now >= self.deadline || self.send() || self.drain()
+    }
+
+    /// Whether it is over because nothing can be sent.
+    fn send(&mut self) -> bool {
+        while self.sent < self.unsent.len() {
+            let rest = [Part::Own(self.sent..self.unsent.len())];
+            let sent = self
+                .stream
+                .send(&self.unsent, &rest, &mut Gather::default());
+            match sent {
+                Sending::Sent(count) => self.sent += count,
+                Sending::Full => return false,
+                Sending::Fault | Sending::Lost(_) => return true,
+            }
+        }
+        if !self.has_finished {
+            self.has_finished = true;
+            self.stream.finish();
+        }
+        false
+    }
+
+    /// Whether the peer has ended too, and nothing waits to be sent.
+    fn drain(&mut self) -> bool {
+        let mut scratch = [0; 16 << 10];
+        for _ in 0..READS_PER_VISIT {
+            if self.has_ended {
+                break;
+            }
+            match self.stream.receive(&mut scratch) {
+                Receiving::Received(_) => {}
+                Receiving::Nothing => break,
+                Receiving::End => self.has_ended = true,
+                Receiving::Lost(_) => return true,
+            }
+        }
+        self.has_ended && self.has_finished
+    }
+}

@@ -1,0 +1,200 @@
+use engine::Status;
+
+use super::*;
+
+#[test]
+fn both_ends_learn_who_the_other_is_and_what_it_says() {
+    for address in ["127.0.0.1", "::1"] {
+        let (a, b) = (
+            Side::new(Settings::default()),
+            Side::new(Settings::default()),
+        );
+        let listener = b.listen(address);
+        let (a_qp, b_qp) = (a.queue_pair(), b.queue_pair());
+        a.call(&a_qp, listener.address(), b"hello");
+        let told = report(&[&a, &b], &b);
+        let ReportKind::Requested(incoming) = told.kind else {
+            panic!("{told:?}");
+        };
+        assert_eq!(
+            (told.token, incoming.private_data.as_slice()),
+            (HOST, &b"hello"[..])
+        );
+        assert_eq!(incoming.offered, DEPTHS);
+        assert_eq!(incoming.local, listener.address());
+        assert_eq!(incoming.remote.ip(), listener.address().ip());
+        assert_eq!((a_qp.state(), b_qp.state()), (State::Reset, State::Reset));
+        b.accept(&b_qp, incoming);
+        assert_eq!(b_qp.state(), State::ReadyToSend);
+        let told = report(&[&a, &b], &a);
+        let ReportKind::Established {
+            depths,
+            private_data,
+        } = told.kind
+        else {
+            panic!("{told:?}");
+        };
+        assert_eq!(
+            (told.token, private_data.as_slice()),
+            (CALLER, &b"welcome"[..])
+        );
+        assert_eq!((depths, a_qp.state()), (DEPTHS, State::ReadyToSend));
+        let told = report(&[&a, &b], &b);
+        assert_eq!(told.token, TAKER);
+        assert!(
+            matches!(told.kind, ReportKind::Established { .. }),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn who_is_refused_learns_why_and_may_call_again() {
+    let (a, b) = (
+        Side::new(Settings::default()),
+        Side::new(Settings::default()),
+    );
+    let listener = b.listen("127.0.0.1");
+    let a_qp = a.queue_pair();
+    for _ in 0..2 {
+        a.call(&a_qp, listener.address(), b"please");
+        let ReportKind::Requested(incoming) = report(&[&a, &b], &b).kind else {
+            panic!("not a request");
+        };
+        incoming.reject(b"no").expect("two bytes");
+        let told = report(&[&a, &b], &a).kind;
+        let ReportKind::Rejected { private_data } = told else {
+            panic!("{told:?}");
+        };
+        assert_eq!(
+            (private_data.as_slice(), a_qp.state()),
+            (&b"no"[..], State::Reset)
+        );
+    }
+}
+
+#[test]
+fn a_request_that_nobody_answers_is_reset() {
+    let (a, b) = (
+        Side::new(Settings::default()),
+        Side::new(Settings::default()),
+    );
+    let listener = b.listen("127.0.0.1");
+    let a_qp = a.queue_pair();
+    a.call(&a_qp, listener.address(), b"");
+    drop(report(&[&a, &b], &b));
+    let told = report(&[&a, &b], &a).kind;
+    assert!(
+        matches!(told, ReportKind::Failed(StartError::Ended)),
+        "{told:?}"
+    );
+    // nor does anybody who listens no more
+    a.call(&a_qp, listener.address(), b"");
+    drop(listener);
+    let told = report(&[&a, &b], &a).kind;
+    assert!(
+        matches!(told, ReportKind::Failed(StartError::Ended)),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_queue_pair_has_one_connection_and_no_state_without_it() {
+    use engine::qp::{AttributeMask, Attributes};
+    let pair = Pair::new("127.0.0.1", Settings::default());
+    let to = |side: &Side, front: &Front, state| {
+        let attributes = Attributes {
+            state,
+            ..Attributes::default()
+        };
+        side.core.modify(front, &attributes, AttributeMask::STATE)
+    };
+    let fresh = pair.a.queue_pair();
+    assert!(to(&pair.a, &fresh, State::ReadyToSend).is_err());
+    assert!(to(&pair.a, &fresh, State::Init).is_ok());
+    assert!(
+        to(&pair.a, &pair.a_qp, State::Reset).is_err(),
+        "it is connected"
+    );
+    let stream = io::tcp::Stream::connect(None, pair._listener.address()).expect("loopback");
+    let asking = Asking {
+        stream,
+        settings: Settings::default(),
+        depths: DEPTHS,
+        private_data: Vec::new(),
+        to: pair.a.to(9),
+    };
+    assert!(pair.a.core.ask(&pair.a_qp, asking).is_err());
+    // the error state is for good, and the peer learns of it
+    to(&pair.a, &pair.a_qp, State::Error).expect("at any time");
+    let told = report(&pair.sides(), &pair.b).kind;
+    assert!(
+        matches!(told, ReportKind::Disconnected(Ending::Lost)),
+        "{told:?}"
+    );
+    to(&pair.a, &pair.a_qp, State::Reset).expect("it is said to be taken");
+    assert_eq!(pair.a_qp.state(), State::Error);
+}
+
+#[test]
+fn what_is_posted_before_the_end_arrives_before_it() {
+    let pair = Pair::new("::1", Settings::default());
+    let (a, b) = (&pair.a, &pair.b);
+    for id in 0..3 {
+        b.post_receive(&pair.b_qp, id, 0, 500_000);
+    }
+    for id in 0..2 {
+        a.post(&pair.a_qp, id, send(), &[a.sge(0, 500_000)]);
+    }
+    a.core.disconnect(&pair.a_qp);
+    for (id, status) in [
+        (0, Status::Success),
+        (1, Status::Success),
+        (2, Status::Flushed),
+    ] {
+        let done = completion(&pair.sides(), b);
+        assert_eq!((done.id, done.status), (id, status));
+    }
+    for id in 0..2 {
+        let done = completion(&pair.sides(), a);
+        assert_eq!((done.id, done.status), (id, Status::Success));
+    }
+    let told = report(&pair.sides(), b).kind;
+    assert!(
+        matches!(told, ReportKind::Disconnected(Ending::PeerClosed)),
+        "{told:?}"
+    );
+    let told = report(&pair.sides(), a).kind;
+    assert!(
+        matches!(told, ReportKind::Disconnected(Ending::Closed)),
+        "{told:?}"
+    );
+    for (side, front) in [(a, &pair.a_qp), (b, &pair.b_qp)] {
+        assert_eq!(front.state(), State::Error);
+        side.post_receive(front, 7, 0, 1);
+        let done = completion(&pair.sides(), side);
+        assert_eq!((done.id, done.status), (7, Status::Flushed));
+        side.post(front, 8, send(), &[]);
+        let done = completion(&pair.sides(), side);
+        assert_eq!((done.id, done.status), (8, Status::Flushed));
+    }
+}
+
+#[test]
+fn who_accepted_speaks_when_it_was_spoken_to() {
+    let pair = Pair::new("127.0.0.1", Settings::default());
+    let (a, b) = (&pair.a, &pair.b);
+    a.post_receive(&pair.a_qp, 1, 0, 100);
+    b.post_receive(&pair.b_qp, 2, 0, 100);
+    b.post(&pair.b_qp, 3, send(), &[b.sge(0, 10)]);
+    for side in pair.sides() {
+        side.serve();
+        assert!(side.completion().is_none(), "it waits");
+    }
+    a.post(&pair.a_qp, 4, send(), &[a.sge(0, 10)]);
+    let ids = |side| [0; 2].map(|_| completion(&pair.sides(), side).id);
+    let (mut of_a, mut of_b) = (ids(a), ids(b));
+    of_a.sort_unstable();
+    of_b.sort_unstable();
+    assert_eq!((of_a, of_b), ([1, 4], [2, 3]));
+}

@@ -1,0 +1,272 @@
+//! What programs, and connection management in their name, do with streams.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::iwarp::Depths;
+use io::tcp::Stream;
+use wire::Qpn;
+
+use crate::core::Core;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::front::Front;
+use crate::iwarp::listening::{Incoming, StreamListener};
+use crate::iwarp::pair::Teller;
+use crate::iwarp::report::Report;
+use crate::iwarp::settings::{Call, Settings};
+use crate::iwarp::streams::{Accepting, Asking};
+use crate::lane::Lane;
+use crate::network::Network;
+use crate::process::Process;
+use crate::queue_pair::QueuePair;
+
+/// How long TCP may take to reach a peer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl<N: Network> Core<N> {
+    /// Asks for a connection.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the queue pair has had a connection, or is not of iWARP;
+    /// [`Error::System`] for too much private data.
+    pub fn ask(&self, front: &Front, asking: Asking) -> Result<()> {
+        let now = self.now();
+        let mut inner = self.shard.lock();
+        let streams = inner.streams_of(front)?;
+        streams.ask(front.index(), now, &self.memory, asking)?;
+        self.shard.serve_locked(&mut inner, now, &self.memory);
+        Ok(())
+    }
+
+    /// Accepts one.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], and `ECONNRESET` or `EPROTO` if the peer has gone or said too much.
+    pub fn accept(&self, front: &Front, accepting: Accepting) -> Result<()> {
+        let now = self.now();
+        let mut inner = self.shard.lock();
+        let streams = inner.streams_of(front)?;
+        streams.accept(front.index(), now, &self.memory, accepting)?;
+        self.shard.serve_locked(&mut inner, now, &self.memory);
+        Ok(())
+    }
+
+    /// Closes the connection, if there is one: what was posted before is sent.
+    pub fn disconnect(&self, front: &Front) {
+        let now = self.now();
+        let mut inner = self.shard.lock();
+        inner.hand_over(front);
+        if let Ok(streams) = inner.streams_of(front) {
+            streams.disconnect(front.index(), now, &self.memory);
+        }
+        self.shard.serve_locked(&mut inner, now, &self.memory);
+    }
+
+    /// Nobody is told of the connection any more.
+    pub fn forget(&self, front: &Front) {
+        if let Ok(streams) = self.shard.lock().streams_of(front) {
+            streams.forget(front.index());
+        }
+    }
+}
+
+#[allow(dead_code)] // what connection management calls comes with it
+impl Process {
+    /// Connects by TCP, which blocks, and asks the peer. Gives the own address; the rest is a
+    /// report with `token`.
+    ///
+    /// # Errors
+    /// [`Error::System`] with what TCP says, and those of [`Core::ask`].
+    pub(crate) fn connect_stream(
+        &self,
+        qpn: Qpn,
+        call: &Call<'_>,
+        token: u64,
+    ) -> Result<SocketAddr> {
+        let to = self.teller(token);
+        let (lane, front) = self.stream(qpn)?;
+        call_from(&lane, &front, self.settings_of(&front), call, to)
+    }
+
+    /// Listens; requests are reports with `token`.
+    ///
+    /// # Errors
+    /// [`Error::System`] with what TCP says.
+    pub(crate) fn listen_for_streams(
+        &self,
+        address: SocketAddr,
+        v6_only: bool,
+        backlog: u32,
+        settings: Settings,
+        token: u64,
+    ) -> Result<StreamListener> {
+        self.listen((address, v6_only), backlog, settings, self.teller(token))
+    }
+
+    fn listen(
+        &self,
+        address: (SocketAddr, bool),
+        backlog: u32,
+        settings: Settings,
+        to: Teller,
+    ) -> Result<StreamListener> {
+        self.check()?;
+        let listener = self.reception.listen(address, backlog, settings, to)?;
+        // it may be the first one, which the thread does not listen to yet
+        self.attendant.wake.wake();
+        Ok(listener)
+    }
+
+    /// Accepts a request; what comes of it is reports with `token`.
+    ///
+    /// # Errors
+    /// Those of [`Core::accept`].
+    pub(crate) fn accept_stream(
+        &self,
+        qpn: Qpn,
+        incoming: Incoming,
+        depths: Depths,
+        private_data: &[u8],
+        token: u64,
+    ) -> Result<()> {
+        let (lane, front) = self.stream(qpn)?;
+        let accepting = Accepting {
+            incoming,
+            depths,
+            private_data: private_data.to_vec(),
+            to: self.teller(token),
+        };
+        accept_at(&lane, &front, accepting)
+    }
+
+    /// Closes the connection of a queue pair, if there is one.
+    pub(crate) fn disconnect_stream(&self, qpn: Qpn) {
+        if let Ok((lane, front)) = self.stream(qpn) {
+            lane.core.disconnect(&front);
+            lane.attendant.wake.wake();
+        }
+    }
+
+    /// Nobody is told of the connection of this queue pair any more.
+    pub(crate) fn forget_stream(&self, qpn: Qpn) {
+        if let Ok((lane, front)) = self.stream(qpn) {
+            lane.core.forget(&front);
+        }
+    }
+
+    /// The oldest report of connections that connection management has asked for.
+    pub(crate) fn take_stream_report(&self) -> Option<Report> {
+        self.stream_reports.take()
+    }
+
+    fn teller(&self, token: u64) -> Teller {
+        Teller {
+            reports: Arc::clone(&self.stream_reports),
+            token,
+        }
+    }
+
+    /// The queue pair with this number, if it is of iWARP.
+    fn stream(&self, qpn: Qpn) -> Result<(Arc<Lane>, Arc<Front>)> {
+        self.check()?;
+        let lane = self.lanes.all().find(|lane| lane.slot == qpn.slot());
+        let found = lane.and_then(|lane| {
+            let index = engine::QpIndex(qpn.index());
+            let front = lane.core.shard.lock().fronts.get(&index).cloned()?;
+            Some((Arc::clone(lane), front))
+        });
+        found.ok_or(Error::Invalid("there is no such queue pair"))
+    }
+
+    /// How connections are on the link of a queue pair.
+    fn settings_of(&self, front: &Front) -> Settings {
+        let contexts = self.contexts();
+        let links = contexts.iter().map(|context| context.link());
+        let mut own = links.filter(|link| link.index == front.link());
+        own.next()
+            .map(|link| Settings::of(&link))
+            .unwrap_or_default()
+    }
+}
+
+impl Device {
+    /// Listens for connections of iWARP at an address of this device. Requests are reports.
+    ///
+    /// # Errors
+    /// [`Error::System`] with what TCP says.
+    pub fn listen(&self, address: SocketAddr, backlog: u32, to: Teller) -> Result<StreamListener> {
+        let process = &self.0.process;
+        let settings = Settings::of(&self.0.link());
+        process.listen((address, false), backlog, settings, to)
+    }
+}
+
+impl QueuePair {
+    /// Whether it is one of iWARP, which has a TCP connection.
+    pub fn is_stream(&self) -> bool {
+        self.front.is_stream()
+    }
+
+    /// Connects by TCP, which blocks, and asks the peer for a connection of iWARP. Gives the own
+    /// address; the rest is a report.
+    ///
+    /// # Errors
+    /// [`Error::System`] with what TCP says, and those of [`Core::ask`].
+    pub fn call(&self, call: &Call<'_>, to: Teller) -> Result<SocketAddr> {
+        self.process().check()?;
+        let settings = Settings::of(&self.pd.context.link());
+        call_from(&self.place, &self.front, settings, call, to)
+    }
+
+    /// Accepts a peer that asks for a connection.
+    ///
+    /// # Errors
+    /// Those of [`Core::accept`].
+    pub fn accept(&self, accepting: Accepting) -> Result<()> {
+        self.process().check()?;
+        accept_at(&self.place, &self.front, accepting)
+    }
+
+    /// Closes the connection of iWARP, if there is one: what was posted before is sent.
+    pub fn disconnect(&self) {
+        if self.process().check().is_ok() {
+            self.place.core.disconnect(&self.front);
+            self.place.attendant.wake.wake();
+        }
+    }
+}
+
+fn call_from(
+    lane: &Lane,
+    front: &Front,
+    settings: Settings,
+    call: &Call<'_>,
+    to: Teller,
+) -> Result<SocketAddr> {
+    let failed = |errno| Error::System {
+        attempt: "connect by TCP",
+        errno,
+    };
+    let stream = Stream::connect(call.local, call.remote).map_err(failed)?;
+    stream.wait_connected(CONNECT_TIMEOUT).map_err(failed)?;
+    let local = stream.local().map_err(failed)?;
+    let asking = Asking {
+        stream,
+        settings,
+        depths: call.depths,
+        private_data: call.private_data.to_vec(),
+        to,
+    };
+    lane.core.ask(front, asking)?;
+    // the thread may not listen to streams yet
+    lane.attendant.wake.wake();
+    Ok(local)
+}
+
+fn accept_at(lane: &Lane, front: &Front, accepting: Accepting) -> Result<()> {
+    lane.core.accept(front, accepting)?;
+    lane.attendant.wake.wake();
+    Ok(())
+}
