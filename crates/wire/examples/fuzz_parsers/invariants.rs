@@ -6,6 +6,7 @@ use softrdma_wire::icrc::{self, Believe, PseudoHeader};
 use softrdma_wire::ip::Frame;
 use softrdma_wire::iwarp::{Deframer, Framer, Kind, Opcode as IwarpOpcode, Segment, StartFrame};
 use softrdma_wire::mad::CmaHeader;
+use softrdma_wire::rsocket::{ConnectionData, DatagramHeader, Mapping, Message, UdpHeader};
 use softrdma_wire::{Header, Mad, Opcode, Packet};
 
 /// Whether `input` is a packet, or what rule of the crate it broke. `buffer` is reused.
@@ -130,6 +131,84 @@ pub fn check_iwarp(word: u64, input: &[u8], buffer: &mut Vec<u8>) -> Result<bool
             }
             Err(_) => return Ok(false),
         }
+    }
+}
+
+/// What a peer of an rsocket says, wherever it says it, is an error or is written again. Whether
+/// one of the parsers understood it.
+pub fn check_rsocket(input: &[u8], buffer: &mut Vec<u8>) -> Result<bool, String> {
+    if let Some(word) = input.first_chunk::<4>() {
+        check_word(*word)?;
+    }
+    if let Some(entry) = input.first_chunk::<{ Mapping::LENGTH }>() {
+        let written = Mapping::from_own_bytes(*entry).to_bytes(cfg!(target_endian = "big"));
+        if written != *entry {
+            return Err(format!("an entry is written {written:02x?}"));
+        }
+    }
+    let mut is_known = false;
+    if let Ok(data) = ConnectionData::parse(input) {
+        is_known = true;
+        let written = data.to_bytes();
+        compare("private data", input, &written, |at| match at {
+            1 => 0x03,
+            4..7 => 0,
+            7 if data.iomap.is_none() => 0,
+            _ => 0xff,
+        })?;
+        if ConnectionData::parse(&written) != Ok(data) {
+            return Err(format!("{data:?} is not read again"));
+        }
+    }
+    if let Ok((header, length)) = DatagramHeader::parse(input) {
+        is_known = true;
+        buffer.clear();
+        header.emit(buffer);
+        if buffer.as_slice() != &input[..length] || length > DatagramHeader::LENGTH_MAX {
+            return Err(format!("{header:?} is written {buffer:02x?}"));
+        }
+    }
+    if let Ok((header, length)) = UdpHeader::parse(input) {
+        is_known = true;
+        buffer.clear();
+        header.emit(buffer);
+        let reserved = |at| if matches!(at, 7 | 8) { 0 } else { 0xff };
+        compare("a UDP header", input, buffer, reserved)?;
+        if UdpHeader::parse(buffer) != Ok((header, length)) {
+            return Err(format!("{header:?} is not read again"));
+        }
+    }
+    Ok(is_known)
+}
+
+/// A word that means something keeps its operation, and its meaning.
+fn check_word(word: [u8; 4]) -> Result<(), String> {
+    let Some(message) = Message::from_immediate(word) else {
+        return Ok(());
+    };
+    let written = message.to_immediate();
+    if written[0] >> 5 != word[0] >> 5 || Message::from_immediate(written) != Some(message) {
+        return Err(format!(
+            "{word:02x?}, {message:?}, is written {written:02x?}"
+        ));
+    }
+    Ok(())
+}
+
+/// What was written differs from what was read in bits without a value alone.
+fn compare(
+    what: &str,
+    read: &[u8],
+    written: &[u8],
+    value_bits: impl Fn(usize) -> u8,
+) -> Result<(), String> {
+    let differs = |at: &usize| (read[*at] ^ written[*at]) & value_bits(*at) != 0;
+    match (0..written.len()).find(differs) {
+        None => Ok(()),
+        Some(at) => Err(format!(
+            "byte {at} of {what} is written {:#04x}",
+            written[at]
+        )),
     }
 }
 

@@ -5,22 +5,25 @@
 //! Held for each input: nothing panics; what is read, written and read again is the same; what is
 //! written differs from what was read only in reserved bits; a line of text comes out; a sealed
 //! packet verifies and its identification is recovered; a damaged one does not verify. A stream of
-//! iWARP ends in an error or goes on, and its FPDUs are read from no byte that is not there.
+//! iWARP ends in an error or goes on, and its FPDUs are read from no byte that is not there. What
+//! peers of rsockets say is held to the same.
 
 mod invariants;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use softrdma_wire::ip::Frame;
-use softrdma_wire::{Mad, Opcode, Packet, PayloadRule, icrc};
+use softrdma_wire::rsocket::{ConnectionData, DatagramHeader, Message, Target, UdpHeader};
+use softrdma_wire::{Mad, MemoryKey, Opcode, Packet, PayloadRule, Qpn, icrc};
 
-use invariants::{check_frame, check_icrc, check_iwarp, check_mad, check_packet};
+use invariants::{check_frame, check_icrc, check_iwarp, check_mad, check_packet, check_rsocket};
 
 /// Text is slow: one packet in so many is printed, one input in so many is a frame, one is a
-/// management datagram, and one is a stream.
+/// management datagram, one is a stream, and one is of an rsocket.
 const EVERY: u64 = 16;
 /// Longest input: a packet of 1024 bytes of payload and something.
 const LENGTH_MAX: usize = 1200;
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         frames,
         mads,
         streams,
+        rsockets,
     } = corpus();
     let started = Instant::now();
     let mut random = Random(arguments.seed);
@@ -60,6 +64,9 @@ fn main() -> ExitCode {
         } else if execution % EVERY == 3 {
             mutate(&mut random, &streams, &mut input);
             check_iwarp(random.next(), &input, &mut buffer)
+        } else if execution % EVERY == 4 {
+            mutate(&mut random, &rsockets, &mut input);
+            check_rsocket(&input, &mut buffer)
         } else {
             mutate(&mut random, &packets, &mut input);
             check_packet(&input, &mut buffer, execution % EVERY == 0)
@@ -137,10 +144,11 @@ struct Corpus {
     frames: Vec<Vec<u8>>,
     mads: Vec<Vec<u8>>,
     streams: Vec<Vec<u8>>,
+    rsockets: Vec<Vec<u8>>,
 }
 
 /// Every packet of the captures and one of each opcode; every frame; every management datagram;
-/// every TCP segment of iWARP.
+/// every TCP segment of iWARP; one of all that rsockets say.
 fn corpus() -> Corpus {
     let mut frames = captured_frames("captures");
     frames.sort();
@@ -174,7 +182,61 @@ fn corpus() -> Corpus {
         frames,
         mads,
         streams,
+        rsockets: rsockets(),
     }
+}
+
+/// Private data, words and headers of both families.
+fn rsockets() -> Vec<Vec<u8>> {
+    let target = Target {
+        address: 0x7f5b_f400_2000,
+        key: MemoryKey(0x2373),
+        length: 1 << 19,
+    };
+    let data = |is_big_endian, iomap| ConnectionData {
+        is_big_endian,
+        credits: 384,
+        iomap,
+        targets: target,
+        buffer: target,
+    };
+    let mut all: Vec<Vec<u8>> = [
+        data(false, None),
+        data(true, Some(16)),
+        data(false, Some(512)),
+    ]
+    .map(|data| data.to_bytes().to_vec())
+    .into();
+    let words = [
+        Message::Data(100),
+        Message::Credit(384),
+        Message::Iomap(7),
+        Message::Disconnect,
+        Message::KeepAlive,
+        Message::Shutdown,
+    ];
+    all.extend(words.map(|word| word.to_immediate().to_vec()));
+    let sources = [
+        SocketAddr::from(([10, 0, 0, 1], 7174)),
+        SocketAddr::from(([0xfd77, 0, 0, 0, 0, 0, 0, 1], 7174)),
+    ];
+    for source in sources {
+        let mut bytes = Vec::new();
+        DatagramHeader { source }.emit(&mut bytes);
+        all.push(bytes);
+        for has_data in [false, true] {
+            let mut bytes = Vec::new();
+            let (qpn, address) = (Qpn::truncated(0x12_3456), source.ip());
+            UdpHeader {
+                has_data,
+                qpn,
+                address,
+            }
+            .emit(&mut bytes);
+            all.push(bytes);
+        }
+    }
+    all
 }
 
 /// What a TCP segment in IPv4 in Ethernet carries, if it is anything.
