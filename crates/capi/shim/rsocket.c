@@ -328,19 +328,23 @@ int softrdma_rfcntl(int socket, int command, ...)
 	return softrdma_rs_fcntl(socket, command, argument);
 }
 
-static int64_t now_ms(void)
+#define NS_PER_MS 1000000
+#define NS_PER_S 1000000000
+
+/* A deadline in milliseconds would come up to one of them too early. */
+static int64_t now_ns(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	return (int64_t)now.tv_sec * NS_PER_S + now.tv_nsec;
 }
 
 /* Descriptors that are no rsockets are polled with those of the rsockets. */
 static int poll_all(void *waiter, struct pollfd *fds, nfds_t count, struct pollfd *to_sleep_on,
 		    int timeout_ms)
 {
-	int64_t end = now_ms() + timeout_ms;
+	int64_t end = now_ns() + (int64_t)timeout_ms * NS_PER_MS;
 	struct timespec rest;
 	bool may_sleep;
 	int ready, woken;
@@ -351,11 +355,11 @@ static int poll_all(void *waiter, struct pollfd *fds, nfds_t count, struct pollf
 			return -1;
 		may_sleep = !ready && timeout_ms;
 		if (timeout_ms > 0) {
-			int64_t left = end - now_ms();
+			int64_t left = end - now_ns();
 
 			may_sleep = may_sleep && left > 0;
-			rest.tv_sec = may_sleep ? left / 1000 : 0;
-			rest.tv_nsec = may_sleep ? left % 1000 * 1000000 : 0;
+			rest.tv_sec = may_sleep ? left / NS_PER_S : 0;
+			rest.tv_nsec = may_sleep ? left % NS_PER_S : 0;
 		} else {
 			rest.tv_sec = rest.tv_nsec = 0;
 		}

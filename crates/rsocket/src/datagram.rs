@@ -5,6 +5,8 @@
 //! which there is one for each own address that was needed. Datagrams that come over UDP are queued
 //! with the others.
 
+mod end;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -14,14 +16,11 @@ use std::sync::{Arc, Mutex};
 use io::{Descriptor, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags as UdpFlags, SocketFlags, SocketType};
 use softrdma::cm::{Id, PortSpace};
-use softrdma::{
-    Access, Addressee, Capabilities, CompletionChannel, CompletionOpcode, CompletionQueue,
-    Operation, Payload, ProgramBytes, ProgramBytesMut, QueuePair, QueuePairOptions, Region,
-    SendFlags, SendRequest, Status, Transport, WorkCompletion,
-};
-use wire::rsocket::{DatagramHeader, UdpHeader};
-use wire::{QKey, Qpn};
+use softrdma::{Addressee, CompletionChannel, ProgramBytes, ProgramBytesMut};
+use wire::Qpn;
+use wire::rsocket::UdpHeader;
 
+use self::end::{End, Filled, QKEY};
 use crate::Socket;
 use crate::endpoint::{Readiness, lock};
 use crate::error::{Error, Result};
@@ -34,20 +33,12 @@ use crate::wait::Waiters;
 /// Bytes of a datagram with its header, as in librdmacm.
 const SLOT: usize = 2048;
 
-/// In front of a received datagram. spec: IBA 11.4.1.2
-const GRH: usize = 40;
-
-/// The Q_Key of datagrams of `rdma_cm`.
-const QKEY: QKey = QKey(0x0123_4567);
-
 /// Peers that are remembered. More of them are heard, and answered over UDP.
 const PEERS_MAX: usize = 4096;
 
-/// Completions taken at once.
-const BATCH: usize = 32;
-
-/// A work request that was a receive.
-const RECEIVE: u64 = 1 << 63;
+/// The most slots that a receive buffer is cut into. A program may have more receives, if it names
+/// them as such (`RDMA_RQSIZE`).
+const RECEIVES_MAX: u32 = 1024;
 
 /// A datagram socket.
 pub struct Datagram {
@@ -70,20 +61,31 @@ struct Inner {
     connected: Option<SocketAddr>,
     ends: Vec<End>,
     peers: HashMap<SocketAddr, Peer>,
-    received: VecDeque<(SocketAddr, Vec<u8>)>,
+    received: VecDeque<Received>,
 }
 
-/// An own address with its queue pair.
-struct End {
-    local: SocketAddr,
-    pair: QueuePair,
-    queue: CompletionQueue,
-    sends: Region,
-    /// Slots of `sends` that are free.
-    free: Vec<u32>,
-    receives: Region,
-    /// Bytes of a datagram with its header.
-    length_max: usize,
+/// A datagram that the program has not read.
+enum Received {
+    /// Over a queue pair, that of `ends[end]`.
+    Filled { end: usize, filled: Filled },
+    /// Over UDP.
+    Copied { source: SocketAddr, bytes: Vec<u8> },
+}
+
+impl Received {
+    fn source(&self) -> SocketAddr {
+        match self {
+            Self::Filled { filled, .. } => filled.source,
+            Self::Copied { source, .. } => *source,
+        }
+    }
+
+    fn length(&self) -> usize {
+        match self {
+            Self::Filled { filled, .. } => filled.length,
+            Self::Copied { bytes, .. } => bytes.len(),
+        }
+    }
 }
 
 /// Somebody else.
@@ -233,7 +235,7 @@ impl Datagram {
             self.attend(&mut inner)?;
             let peer = self.peer(&mut inner, to)?;
             match peer.qpn {
-                Some(qpn) => inner.post(peer, qpn, from),
+                Some(qpn) => self.post(&mut inner, peer, qpn, from),
                 None => self.send_udp(&inner.ends[peer.end], to, Some(from)),
             }
         })
@@ -249,51 +251,53 @@ impl Datagram {
         mode: Mode,
     ) -> Result<(usize, SocketAddr)> {
         let may_wait = !mode.never_waits && !self.is_nonblocking();
-        let source = spin(may_wait, || {
+        spin(may_wait, || {
             let mut inner = lock(&self.inner);
             self.attend(&mut inner)?;
             if inner.received.is_empty() {
-                inner.process()?;
+                self.process(&mut inner)?;
             }
-            let (source, bytes) = inner.received.front().ok_or(Error::WouldBlock)?;
-            let (source, length) = (*source, bytes.len().min(to.length()));
-            to.write(&bytes[..length])?;
+            let received = inner.received.front().ok_or(Error::WouldBlock)?;
+            let length = received.length().min(to.length());
+            let answer = (length, received.source());
+            match received {
+                Received::Filled { end, filled } => {
+                    inner.ends[*end].read(filled, to.part(0, length))?;
+                }
+                Received::Copied { bytes, .. } => to.write(&bytes[..length])?,
+            }
             if !mode.peek {
-                inner.received.pop_front();
+                inner.drop_first();
             }
-            Ok((length, source))
-        })?;
-        Ok(source)
+            Ok(answer)
+        })
     }
 
-    /// What it is ready for.
-    pub fn readiness(&self) -> Readiness {
+    /// What it is ready for; takes completions if the program cannot do what it wants.
+    pub fn readiness(&self, read: bool, write: bool) -> Readiness {
         let mut inner = lock(&self.inner);
-        // what fails here fails again when it is used
-        let _ = inner.process();
-        Readiness {
-            readable: !inner.received.is_empty(),
-            writable: inner.ends.iter().all(|end| !end.free.is_empty()),
-            ..Readiness::default()
+        let readiness = inner.readiness();
+        if (!read || readiness.readable) && (!write || readiness.writable) && (read || write) {
+            return readiness;
         }
+        // what fails here fails again when it is used
+        let _ = self.process(&mut inner);
+        inner.readiness()
     }
 
     pub(crate) fn arm(&self) -> Result<()> {
         while let Some(event) = self.channel.events.try_next() {
             self.channel.events.acknowledge(event.cookie, 1);
         }
-        for end in &lock(&self.inner).ends {
-            end.queue.request_notify(false)?;
-        }
-        Ok(())
+        lock(&self.inner).ends.iter().try_for_each(End::arm)
     }
 
     /// Whether all that was sent has left.
     pub fn is_drained(&self) -> bool {
         let mut inner = lock(&self.inner);
-        let _ = inner.process();
+        let _ = self.process(&mut inner);
         let slots = usize::from(inner.settings.send_queue);
-        inner.ends.iter().all(|end| end.free.len() >= slots)
+        inner.ends.iter().all(|end| end.room() >= slots)
     }
 
     /// The program is done with it.
@@ -305,6 +309,8 @@ impl Datagram {
             let mut inner = lock(&self.inner);
             inner.is_attended = false;
             inner.peers.clear();
+            // what lies in slots of the queue pairs goes with them
+            inner.received.clear();
             std::mem::take(&mut inner.ends)
         };
         drop(ends);
@@ -368,12 +374,12 @@ impl Datagram {
         let mut bytes = Vec::with_capacity(SLOT);
         let header = UdpHeader {
             has_data: data.is_some(),
-            qpn: end.pair.qpn(),
+            qpn: end.qpn(),
             address: end.local.ip(),
         };
         header.emit(&mut bytes);
         let length = data.map_or(0, |data| data.length());
-        let most = end.length_max.min(SLOT - bytes.len());
+        let most = end.length_max(0).min(SLOT - bytes.len());
         if length > most {
             return Err(Error::TooLong(most));
         }
@@ -388,6 +394,36 @@ impl Datagram {
             Ok(_) | Err(Errno::AGAIN | Errno::CONNREFUSED) => Ok(length),
             Err(errno) => Err(Error::system("send a UDP datagram")(errno)),
         }
+    }
+
+    /// Takes completions of all queue pairs, for this thread and for others.
+    fn process(&self, inner: &mut Inner) -> Result<()> {
+        let Inner { ends, received, .. } = inner;
+        for (end, queue_pair) in ends.iter_mut().enumerate() {
+            let arrived = |filled| received.push_back(Received::Filled { end, filled });
+            if queue_pair.process(arrived)? {
+                self.waiters.ring();
+            }
+        }
+        Ok(())
+    }
+
+    fn post(
+        &self,
+        inner: &mut Inner,
+        peer: Peer,
+        qpn: Qpn,
+        from: ProgramBytes<'_>,
+    ) -> Result<usize> {
+        let to = Addressee {
+            path: peer.path,
+            qpn,
+            qkey: QKEY,
+        };
+        if !inner.ends[peer.end].has_room() {
+            self.process(inner)?;
+        }
+        inner.ends[peer.end].post(&to, from)
     }
 
     /// Reads what came over UDP.
@@ -423,7 +459,7 @@ impl Datagram {
             known.qpn = (header.qpn.get() > 1).then_some(header.qpn);
         }
         if header.has_data {
-            inner.keep(source, bytes[length..].to_vec());
+            inner.keep(source, &bytes[length..]);
             self.send_udp(&inner.ends[peer.end], source, None)?;
         }
         drop(inner);
@@ -439,154 +475,43 @@ impl Drop for Datagram {
 }
 
 impl Settings {
-    /// As many slots as the buffers hold, and buffers of as many bytes as there are slots.
+    /// As many slots to send from as the buffer holds, as in librdmacm; to receive into, at least
+    /// as many as a stream has messages. Buffers of as many bytes as there are slots.
     fn fit_datagrams(&mut self) {
-        let slots = |size: u32| (size as usize / SLOT).clamp(1, u16::MAX.into()) as u16;
-        self.send_queue = self.send_queue.min(slots(self.send_buffer));
-        self.receive_queue = self.receive_queue.min(slots(self.receive_buffer));
+        let slots = |size: u32| size / SLOT as u32;
+        let sends = slots(self.send_buffer).clamp(1, self.send_queue.into());
+        let receives = slots(self.receive_buffer).min(RECEIVES_MAX);
+        self.send_queue = sends as u16;
+        self.receive_queue = self.receive_queue.max(receives as u16);
         self.send_buffer = u32::from(self.send_queue) * SLOT as u32;
         self.receive_buffer = u32::from(self.receive_queue) * SLOT as u32;
     }
 }
 
 impl Inner {
-    /// Takes completions of all queue pairs.
-    fn process(&mut self) -> Result<()> {
-        let mut arrived = Vec::new();
-        for end in &mut self.ends {
-            end.process(&mut arrived)?;
+    fn readiness(&self) -> Readiness {
+        Readiness {
+            readable: !self.received.is_empty(),
+            writable: self.ends.iter().all(End::has_room),
+            ..Readiness::default()
         }
-        for (source, bytes) in arrived {
-            self.keep(source, bytes);
-        }
-        Ok(())
     }
 
-    /// Queues a datagram for the program, if there is room.
-    fn keep(&mut self, source: SocketAddr, bytes: Vec<u8>) {
+    /// Queues a datagram that came over UDP, if there is room.
+    fn keep(&mut self, source: SocketAddr, bytes: &[u8]) {
         if self.received.len() < usize::from(self.settings.receive_queue) {
-            self.received.push_back((source, bytes));
+            let bytes = bytes.to_vec();
+            self.received.push_back(Received::Copied { source, bytes });
         }
     }
 
-    fn post(&mut self, peer: Peer, qpn: Qpn, from: ProgramBytes<'_>) -> Result<usize> {
-        let to = Addressee {
-            path: peer.path,
-            qpn,
-            qkey: QKEY,
-        };
-        if self.ends[peer.end].free.is_empty() {
-            self.process()?;
-        }
-        self.ends[peer.end].post(&to, from)
-    }
-}
-
-impl End {
-    fn new(
-        service: &Service,
-        link: &str,
-        channel: &Arc<CompletionChannel>,
-        local: SocketAddr,
-        settings: &Settings,
-    ) -> Result<Self> {
-        let (device, domain) = service.device(link)?;
-        let (sends, receives) = (
-            u32::from(settings.send_queue),
-            u32::from(settings.receive_queue),
-        );
-        let queue = device.completion_queue_on(sends + receives, Some(channel), 0)?;
-        let pair = domain.queue_pair(QueuePairOptions {
-            transport: Transport::Ud,
-            send_cq: &queue,
-            receive_cq: &queue,
-            shared_receives: None,
-            capabilities: Capabilities {
-                send_wr_max: sends,
-                receive_wr_max: receives,
-                send_sge_max: 1,
-                receive_sge_max: 1,
-                inline_max: 0,
-            },
-            signal_all: true,
-        })?;
-        pair.open(QKEY)?;
-        let memory = |count: u32, size: usize| {
-            domain.register(vec![0; count as usize * size], Access::LOCAL_WRITE)
-        };
-        let end = Self {
-            local,
-            sends: memory(sends, SLOT)?,
-            free: (0..sends).rev().collect(),
-            receives: memory(receives, GRH + SLOT)?,
-            length_max: SLOT.min(device.active_mtu().bytes() as usize),
-            pair,
-            queue,
-        };
-        for slot in 0..receives {
-            end.post_receive(slot)?;
-        }
-        // the first completion wakes who polls
-        end.queue.request_notify(false)?;
-        Ok(end)
-    }
-
-    fn post_receive(&self, slot: u32) -> Result<()> {
-        let start = slot as usize * (GRH + SLOT);
-        let sge = self.receives.slice(start..start + GRH + SLOT)?;
-        Ok(self.pair.post_receive(RECEIVE | u64::from(slot), &[sge])?)
-    }
-
-    fn post(&mut self, to: &Addressee, from: ProgramBytes<'_>) -> Result<usize> {
-        let mut header = Vec::with_capacity(32);
-        DatagramHeader { source: self.local }.emit(&mut header);
-        let most = self.length_max - header.len();
-        if from.length() > most {
-            return Err(Error::TooLong(most));
-        }
-        let slot = *self.free.last().ok_or(Error::WouldBlock)?;
-        let start = slot as usize * SLOT;
-        let data = start + header.len();
-        self.sends.copy_in(start, &header)?;
-        self.sends.fill(data, from)?;
-        let sge = self.sends.slice(start..data + from.length())?;
-        self.pair.post_send(&SendRequest {
-            id: slot.into(),
-            operation: Operation::Send,
-            flags: SendFlags::SIGNALED,
-            payload: Payload::Sges(&[sge]),
-            to: Some(to),
-        })?;
-        self.free.pop();
-        Ok(from.length())
-    }
-
-    fn process(&mut self, arrived: &mut Vec<(SocketAddr, Vec<u8>)>) -> Result<()> {
-        let empty = WorkCompletion::success(0, CompletionOpcode::Send, 0, self.pair.qpn());
-        let mut taken = [empty; BATCH];
-        loop {
-            let count = self.queue.poll(&mut taken);
-            for completion in &taken[..count] {
-                if completion.id & RECEIVE == 0 {
-                    self.free.push(completion.id as u32);
-                    continue;
-                }
-                let slot = completion.id as u32;
-                if completion.status == Status::Success {
-                    let length = (completion.length as usize).saturating_sub(GRH).min(SLOT);
-                    let mut bytes = vec![0; length];
-                    let start = slot as usize * (GRH + SLOT) + GRH;
-                    self.receives.copy_out(start, &mut bytes)?;
-                    // others than rsockets can reach the queue pair as well
-                    if let Ok((header, length)) = DatagramHeader::parse(&bytes) {
-                        arrived.push((plain(header.source), bytes.split_off(length)));
-                    }
-                }
-                self.post_receive(slot)?;
-            }
-            if count < BATCH {
-                return Ok(());
-            }
+    /// The program has read the first datagram.
+    fn drop_first(&mut self) {
+        if let Some(Received::Filled { end, filled }) = self.received.pop_front()
+            && let Err(error) = self.ends[end].release(filled)
+        {
+            // of a device that is gone: the datagram itself has been read
+            tracing::debug!(%error, "a slot for datagrams is lost");
         }
     }
 }

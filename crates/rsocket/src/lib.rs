@@ -128,7 +128,7 @@ impl Socket {
     pub fn readiness(&self, read: bool, write: bool) -> Readiness {
         match self {
             Self::Stream(stream) => stream.readiness(read, write),
-            Self::Datagram(datagram) => datagram.readiness(),
+            Self::Datagram(datagram) => datagram.readiness(read, write),
         }
     }
 

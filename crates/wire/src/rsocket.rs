@@ -264,6 +264,9 @@ pub struct DatagramHeader {
 }
 
 impl DatagramHeader {
+    /// Bytes of the longer one.
+    pub const LENGTH_MAX: usize = Self::V6_LENGTH;
+
     const V4_LENGTH: usize = 8;
     const V6_LENGTH: usize = 24;
 

@@ -164,6 +164,10 @@ fn streams(cases: &mut Vec<Case>, full: bool) {
             }
         }
         cases.push(case(Net::Lo, Who::Root, "rcopy-1GiB", rsockets::copy_large));
+        for net in [Net::Lo, Net::Veth(1500)] {
+            let pongs = rsockets::datagrams_ipv6;
+            cases.push(case(net, Who::Root, "udpong,ipv6", pongs));
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Programs that use rsockets, all of Debian's `rdmacm-utils`: `rstream`, `riostream`, `rcopy`.
+//! Programs that use rsockets, all of Debian's `rdmacm-utils`: `rstream`, `riostream`, `rcopy`,
+//! `udpong`.
 
 use std::fs;
 use std::time::Instant;
@@ -12,7 +13,11 @@ use super::world::World;
 use crate::process::{Ended, GUARD, Running};
 
 /// Those that run once, as root on `lo`.
-pub const SCENES: [Scene; 2] = [("rcopy", copy), ("rspreload", preloaded)];
+pub const SCENES: [Scene; 3] = [
+    ("rcopy", copy),
+    ("rspreload", preloaded),
+    ("udpong", datagrams),
+];
 
 /// One run of a program that sends to and fro, both ends with the same options.
 #[derive(Clone, Debug)]
@@ -204,6 +209,75 @@ fn preload_library() -> Result<String> {
     let found = candidates.into_iter().find(|path| path.exists());
     let found = found.context("no librspreload.so: is librdmacm1 installed?")?;
     Ok(found.display().to_string())
+}
+
+/// Datagrams one way and echoed, in every way of calling.
+fn datagrams(world: &World) -> Result<()> {
+    pongs(world, world.server.address)
+}
+
+/// The same between IPv6 addresses.
+pub fn datagrams_ipv6(world: &World) -> Result<()> {
+    let is_one_host = world.server.namespace.is_none();
+    pongs(world, if is_one_host { "::1" } else { "fd77::1" })
+}
+
+fn pongs(world: &World, address: &str) -> Result<()> {
+    for manner in ["n", "b", "a", "ne", "be", "ae"] {
+        pong(world, address, manner).with_context(|| format!("-T {manner}"))?;
+    }
+    Ok(())
+}
+
+/// Runs `udpong` until it counts right: a server that takes a second to answer is asked again, and
+/// then counts from the front again.
+fn pong(world: &World, address: &str, manner: &str) -> Result<()> {
+    const ATTEMPTS: u32 = 3;
+    let mut counted = Ok(());
+    for _ in 0..ATTEMPTS {
+        counted = pong_once(world, address, manner);
+        if counted.is_ok() {
+            break;
+        }
+    }
+    counted
+}
+
+/// As many datagrams as there are receives for: none may be lost, however slow the server is.
+fn pong_once(world: &World, address: &str, manner: &str) -> Result<()> {
+    const COUNT: u32 = 300;
+    let mut options = Vec::new();
+    for letter in manner.chars() {
+        options.extend(["-T".to_owned(), letter.to_string()]);
+    }
+    let argv = |end: &str| {
+        let mut argv = ["udpong", end, address].map(String::from).to_vec();
+        argv.extend(options.iter().cloned());
+        argv
+    };
+    // what it does is up to the client, but for how it calls; it serves for ever
+    let mut server = world.server.start(&as_strs(&argv("-b")), &[])?;
+    let mut words = argv("-s");
+    words.extend(["-S", "1000", "-C", &COUNT.to_string()].map(String::from));
+    // it asks again until somebody answers
+    let ended = world.client.start(&as_strs(&words), &[])?.wait();
+    server.kill()?;
+    let ended = ended?;
+    succeeded("udpong", &ended)?;
+    let measured = ended.output.lines().find(|line| line.starts_with("custom"));
+    let counted = measured.and_then(|line| line.split_whitespace().nth(2));
+    // an echo is counted twice
+    let expected = if manner.contains('e') {
+        2 * COUNT
+    } else {
+        COUNT
+    };
+    ensure!(
+        counted == Some(expected.to_string().as_str()),
+        "{expected} datagrams were expected:\n{}",
+        ended.output
+    );
+    Ok(())
 }
 
 /// A file is copied and compared.
