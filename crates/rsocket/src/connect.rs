@@ -259,8 +259,6 @@ impl Stream {
 
     /// The peer, or the device, is gone.
     fn take_end(&self, kind: EventKind) {
-        // answers the peer; on what is over already it does nothing
-        let _ = self.id.disconnect();
         let end = match kind {
             EventKind::DeviceRemoval => End::Broken("the device is gone"),
             _ => End::Closed,
@@ -268,6 +266,8 @@ impl Stream {
         if let Some(endpoint) = self.endpoint.get() {
             endpoint.end(end);
         }
+        // answers the peer; on what is over already it does nothing
+        let _ = self.id.disconnect();
         self.fail(libc::ECONNRESET);
     }
 }

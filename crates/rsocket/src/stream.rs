@@ -14,7 +14,7 @@ use softrdma::cm::{Id, PortSpace};
 use softrdma::{CompletionChannel, ProgramBytes, ProgramBytesMut};
 
 use crate::Socket;
-use crate::endpoint::{Endpoint, Readiness, lock};
+use crate::endpoint::{End, Endpoint, Readiness, lock};
 use crate::error::{Error, Result};
 use crate::iomap::Iomap;
 use crate::options::Options;
@@ -335,6 +335,7 @@ impl Stream {
             return false;
         }
         if endpoint.is_over() {
+            endpoint.end(End::Closed);
             // on one that is over already it does nothing
             let _ = self.id.disconnect();
         }
@@ -356,7 +357,7 @@ impl Stream {
         }
         self.id.destroy();
         if let Some(endpoint) = self.endpoint.get() {
-            endpoint.end(crate::endpoint::End::Closed);
+            endpoint.end(End::Closed);
         }
         self.waiters.ring();
     }

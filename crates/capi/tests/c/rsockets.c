@@ -391,13 +391,114 @@ static void leave(struct peer *peer)
 	rdma_destroy_id(peer->id);
 }
 
-static void hostile(int from, const struct sockaddr_in *to)
+/* Where the peer may write, from what the rsocket said. */
+struct place {
+	uint64_t address;
+	uint32_t key, length;
+};
+
+static struct place place_at(const struct peer *peer, size_t at)
+{
+	const uint8_t *said = peer->id->event->param.conn.private_data;
+	struct place place;
+
+	memcpy(&place.address, said + at, 8);
+	memcpy(&place.key, said + at + 8, 4);
+	memcpy(&place.length, said + at + 12, 4);
+	place.address = be64toh(place.address);
+	place.key = be32toh(place.key);
+	place.length = be32toh(place.length);
+	return place;
+}
+
+#define LIST 8
+#define BUFFER 24
+
+/* Posts one request with the first bytes of the upper half of the peer's memory. */
+static void post(struct peer *peer, enum ibv_wr_opcode opcode, uint64_t address, uint32_t key,
+		 uint32_t length, uint32_t word)
+{
+	struct ibv_sge piece = { (uintptr_t)peer->memory + 2048, length, peer->region->lkey };
+	struct ibv_send_wr *bad, request = {
+		.opcode = opcode,
+		.imm_data = htonl(word),
+		.sg_list = &piece,
+		.num_sge = length ? 1 : 0,
+	};
+
+	request.wr.rdma.remote_addr = address;
+	request.wr.rdma.rkey = key;
+	if (ibv_post_send(peer->id->qp, &request, &bad))
+		die("ibv_post_send");
+}
+
+/* Waits until the peer's request is done. */
+static bool is_done(struct peer *peer)
+{
+	struct ibv_wc completion;
+	int count;
+
+	while (!(count = ibv_poll_cq(peer->id->send_cq, 1, &completion)))
+		;
+	return count == 1 && completion.status == IBV_WC_SUCCESS;
+}
+
+/* Everything that ends a connection at once. */
+static void break_it(struct peer *peer, int how)
 {
 	const uint32_t words[] = { 0x20000000, 0x5fffffff, 0xe0000007, 0xffffffff, 0x1fffffff,
 				   0x00100000 };
-	int one = connected(to), two = accepted(from);
+	struct place buffer = place_at(peer, BUFFER);
+	uint64_t end = buffer.address + 2 * (uint64_t)buffer.length;
+
+	switch (how) {
+	case 0 ... 5:
+		printf("      a word of %08x\n", words[how]);
+		post(peer, IBV_WR_RDMA_WRITE_WITH_IMM, 0, 0, 0, words[how]);
+		break;
+	case 6:
+		printf("      bytes behind its buffer\n");
+		post(peer, IBV_WR_RDMA_WRITE_WITH_IMM, end - 32, buffer.key, 64, 64);
+		break;
+	case 7:
+		printf("      bytes by a key that it was not given\n");
+		post(peer, IBV_WR_RDMA_WRITE_WITH_IMM, buffer.address, buffer.key ^ 0xff00, 64, 64);
+		break;
+	case 8:
+		printf("      a SEND of bytes\n");
+		post(peer, IBV_WR_SEND, 0, 0, 64, 0);
+		break;
+	default:
+		printf("      a SEND without a word\n");
+		post(peer, IBV_WR_SEND, 0, 0, 0, 0);
+		break;
+	}
+}
+
+#define BREAKS 10
+
+/* A credit of any sequence, and a piece of buffer that is none. */
+static void promise_nonsense(struct peer *peer, int three)
+{
+	struct place list = place_at(peer, LIST);
+	char bytes[512] = "";
+	ssize_t sent;
+
+	printf("      a promise of memory that it does not have\n");
+	memset(peer->memory + 2048, 0xee, 16);
+	post(peer, IBV_WR_RDMA_WRITE_WITH_IMM, list.address + 16, list.key, 16, 0x8000ffff);
+	must("is taken", is_done(peer));
+	do {
+		sent = rsend(three, bytes, sizeof(bytes), 0);
+	} while (sent > 0);
+	must("and breaks the connection when it is used", fails(sent, ECONNRESET));
+}
+
+static void hostile(int from, const struct sockaddr_in *to)
+{
+	int one = connected(to), two = accepted(from), three;
 	struct peer peer;
-	char byte;
+	char bytes[8] = "";
 
 	printf("peers that do not keep to the protocol\n");
 	must("one of another version is refused",
@@ -405,25 +506,21 @@ static void hostile(int from, const struct sockaddr_in *to)
 	leave(&peer);
 	must("one that says nothing is refused", fails(reach(&peer, to, 0), ECONNREFUSED));
 	leave(&peer);
-	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-		struct ibv_send_wr *bad, request = {
-			.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-			.imm_data = htonl(words[i]),
-		};
-		int three;
-
+	for (int how = 0; how <= BREAKS; how++) {
 		if (reach(&peer, to, 1))
 			die("rdma_connect");
 		three = accepted(from);
-		if (ibv_post_send(peer.id->qp, &request, &bad))
-			die("ibv_post_send");
-		printf("      a word of %08x\n", words[i]);
-		must("breaks its connection", fails(rrecv(three, &byte, 1, 0), ECONNRESET));
+		if (how < BREAKS) {
+			break_it(&peer, how);
+			must("breaks its connection", fails(rrecv(three, bytes, 1, 0), ECONNRESET));
+		} else {
+			promise_nonsense(&peer, three);
+		}
 		must("closing", rclose(three) == 0);
 		leave(&peer);
 	}
-	must("others are undisturbed", rsend(one, "?", 1, 0) == 1 && rrecv(two, &byte, 1, 0) == 1 &&
-					       byte == '?');
+	must("others are undisturbed", rsend(one, "?", 1, 0) == 1 &&
+					       rrecv(two, bytes, 1, 0) == 1 && *bytes == '?');
 	rclose(one);
 	rclose(two);
 }
