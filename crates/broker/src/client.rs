@@ -8,7 +8,7 @@ use std::{
     net::IpAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -27,7 +27,7 @@ use crate::{
     },
     resource::{Process, Question, Report},
     spawn,
-    transport::{Connection, Received},
+    transport::{Connection, Received, Room},
     who::{self, IdMap, Peer},
 };
 
@@ -105,6 +105,8 @@ pub struct Client {
     calls: Mutex<Calls>,
     /// For watching: the connection of news, else a duplicate of the one of calls.
     watch: Connection,
+    /// For news.
+    room: Mutex<Room>,
     subscribed: bool,
     broker: Greeting,
     timeout: Duration,
@@ -114,6 +116,8 @@ pub struct Client {
 struct Calls {
     connection: Connection,
     next_id: u64,
+    /// For answers.
+    room: Room,
 }
 
 impl Client {
@@ -128,16 +132,10 @@ impl Client {
             }
             None => return Err(ConnectError::NotRunning),
         };
-        let calls = Calls {
-            connection,
-            next_id: 1,
-        };
+        let calls = Calls::new(connection);
         let watch = if options.subscribe {
             let (connection, _) = open(&name, &judge, deadline)?.ok_or(ConnectError::NotRunning)?;
-            let mut events = Calls {
-                connection,
-                next_id: 1,
-            };
+            let mut events = Calls::new(connection);
             events
                 .call(Request::Subscribe, options.timeout)
                 .map_err(|error| match error {
@@ -164,6 +162,7 @@ impl Client {
         Ok(Self {
             calls: Mutex::new(calls),
             watch,
+            room: Mutex::default(),
             subscribed: options.subscribe,
             broker,
             timeout: options.timeout,
@@ -435,8 +434,13 @@ impl Client {
                 Ok(news)
             };
         }
+        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            match self.watch.try_receive().map_err(CallError::System)? {
+            match self
+                .watch
+                .try_receive(&mut room)
+                .map_err(CallError::System)?
+            {
                 Received::Record { bytes, .. } => {
                     news.push(decode(&bytes).map_err(CallError::Malformed)?);
                 }
@@ -473,6 +477,14 @@ impl AsFd for Client {
 }
 
 impl Calls {
+    fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            next_id: 1,
+            room: Room::default(),
+        }
+    }
+
     fn call(
         &mut self,
         request: Request,
@@ -485,7 +497,8 @@ impl Calls {
             .send(&encode(&Call { id, request }), &[])
             .map_err(lost_or)?;
         loop {
-            let answer = match self.connection.receive(deadline).map_err(lost_or)? {
+            let received = self.connection.receive(deadline, &mut self.room);
+            let answer = match received.map_err(lost_or)? {
                 Received::Record { bytes, descriptors } => {
                     let answer: Answer = decode(&bytes).map_err(CallError::Malformed)?;
                     (answer, descriptors)
@@ -598,7 +611,7 @@ fn open(
     let descriptors: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
     let received = connection
         .send(&encode(&greeting), &descriptors)
-        .and_then(|()| connection.receive(deadline));
+        .and_then(|()| connection.receive(deadline, &mut Room::default()));
     let bytes = match received {
         Ok(Received::Record { bytes, .. }) => bytes,
         // it ended this very moment: as if it had not been there

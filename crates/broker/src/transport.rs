@@ -28,6 +28,17 @@ pub(crate) enum Received {
     End,
 }
 
+/// Room for the longest record. Who receives often keeps it: to zero it anew each time takes longer
+/// than all the rest.
+#[derive(Debug)]
+pub(crate) struct Room(Box<[u8]>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(vec![0; RECORD_LENGTH_MAX].into_boxed_slice())
+    }
+}
+
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct Connection(fdpass::Connection);
@@ -67,18 +78,17 @@ impl Connection {
     }
 
     /// Takes a record, if one is there.
-    pub(crate) fn try_receive(&self) -> Result<Received, Errno> {
-        let mut bytes = vec![0; RECORD_LENGTH_MAX];
-        match self.0.receive(&mut bytes)? {
+    pub(crate) fn try_receive(&self, room: &mut Room) -> Result<Received, Errno> {
+        match self.0.receive(&mut room.0)? {
             Arrival::Empty => Ok(Received::Nothing),
             Arrival::Closed => Ok(Received::End),
             // a record that fits has lost descriptors at most, for this process had no numbers for
             // them: whoever expects some counts them
-            Arrival::Message(message) if message.truncated && message.length == bytes.len() => {
+            Arrival::Message(message) if message.truncated && message.length == room.0.len() => {
                 Err(Errno::MSGSIZE)
             }
             Arrival::Message(message) => {
-                bytes.truncate(message.length);
+                let bytes = room.0[..message.length].to_vec();
                 let descriptors = message.descriptors.into_iter().map(OwnedFd::from).collect();
                 Ok(Received::Record { bytes, descriptors })
             }
@@ -86,18 +96,18 @@ impl Connection {
     }
 
     /// Waits for a record until `deadline`; [`Received::Nothing`] if that passed.
-    pub(crate) fn receive(&self, deadline: Instant) -> Result<Received, Errno> {
+    pub(crate) fn receive(&self, deadline: Instant, room: &mut Room) -> Result<Received, Errno> {
         loop {
-            match self.try_receive()? {
-                Received::Nothing => {}
-                other => return Ok(other),
-            }
             let left = deadline
                 .saturating_duration_since(Instant::now())
                 .as_nanos();
             let left = u64::try_from(left).unwrap_or(u64::MAX);
-            if left == 0 || !wait_readable(self, Some(left))? {
+            if !wait_readable(self, Some(left))? {
                 return Ok(Received::Nothing);
+            }
+            match self.try_receive(room)? {
+                Received::Nothing => {}
+                other => return Ok(other),
             }
         }
     }

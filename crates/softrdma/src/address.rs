@@ -67,6 +67,19 @@ impl LinkAddresses {
     }
 }
 
+/// The path of `vector` from `own`, where that alone says it. `None` where more has to be known:
+/// what a default GID stands for, or on which interface an address means something; or where there
+/// is none.
+pub fn resolve_plain(vector: &AddressVector, own: &LinkInfo) -> Option<Path> {
+    let source = own.gid(u16::from(vector.source_index))?;
+    let (local, remote) = (source.gid.ip(), vector.dest.ip());
+    let is_plain = source.index != 0
+        && !vector.dest.is_zero()
+        && !needs_interface(remote)
+        && local.is_ipv4() == remote.is_ipv4();
+    is_plain.then(|| path(vector, local, remote, 0))
+}
+
 /// The path of `vector` from `own`; `others` are all links of this host.
 ///
 /// # Errors
@@ -128,18 +141,23 @@ pub fn resolve(
             .gid
             .ip();
     }
-    Ok(Path {
+    let interface = if needs_interface(remote) {
+        source.ifindex.max(interface)
+    } else {
+        0
+    };
+    Ok(path(vector, local, remote, interface))
+}
+
+fn path(vector: &AddressVector, local: IpAddr, remote: IpAddr, interface: u32) -> Path {
+    Path {
         local,
         remote,
-        interface: if needs_interface(remote) {
-            source.ifindex.max(interface)
-        } else {
-            0
-        },
+        interface,
         traffic_class: vector.traffic_class,
         hop_limit: hop_limit(vector, remote),
         flow_label: vector.flow_label & 0xf_ffff,
-    })
+    }
 }
 
 /// How far a program wants its packets to a group to go is its own affair; 0 is nowhere.
@@ -241,6 +259,41 @@ mod tests {
         let path = resolve(&vector(1, "::ffff:10.0.0.2"), &eth, slice::from_ref(&eth))
             .expect("a neighbour");
         assert_eq!((path.interface, path.hop_limit), (0, 64));
+    }
+
+    #[test]
+    fn what_one_link_says_is_what_all_of_them_say() {
+        let own = link(
+            "rxe0",
+            7,
+            true,
+            &["fe80::1", "::ffff:10.0.0.1", "2001:db8::1", "fe80::9"],
+        );
+        let peers = [
+            ("::ffff:10.0.0.2", [false, true, false, false]),
+            ("2001:db8::2", [false, false, true, true]),
+            // of those it depends on the interface, or on who has them
+            ("fe80::200:ff:fe00:0", [false; 4]),
+            ("ff0e::1", [false; 4]),
+            ("::ffff:239.0.0.1", [false; 4]),
+            ("::", [false; 4]),
+        ];
+        for (peer, is_plain) in peers {
+            for (index, is_plain) in (0..).zip(is_plain) {
+                let vector = vector(index, peer);
+                let plain = resolve_plain(&vector, &own.link);
+                assert_eq!(plain.is_some(), is_plain, "{index} to {peer}");
+                if plain.is_some() {
+                    let all = [lo(), own.clone()];
+                    assert_eq!(
+                        plain,
+                        resolve(&vector, &own, &all).ok(),
+                        "{index} to {peer}"
+                    );
+                }
+            }
+        }
+        assert_eq!(resolve_plain(&vector(4, "2001:db8::2"), &own.link), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A link opened by this process: what C calls a context.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use broker::client::{Client, ConnectOptions};
 use broker::link::{GidEntry, LinkInfo, LinkKind};
@@ -10,7 +10,7 @@ use engine::{Path, PdId};
 use tap::DropReason;
 use wire::PKey;
 
-use crate::address::{AddressVector, LinkAddresses, resolve};
+use crate::address::{AddressVector, LinkAddresses, resolve, resolve_plain};
 use crate::attributes::{DeviceAttributes, PortAttributes};
 use crate::choice::visible;
 use crate::completion_channel::CompletionChannel;
@@ -212,10 +212,11 @@ impl Device {
 
 impl Context {
     pub(crate) fn link(&self) -> LinkInfo {
-        self.link
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.known().clone()
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, LinkInfo> {
+        self.link.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The link as it is now; the last known state if it was deleted.
@@ -233,8 +234,13 @@ impl Context {
         PdId(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Where packets go that are addressed with `vector`.
+    /// Where packets go that are addressed with `vector`. The broker is asked only where what it
+    /// told last does not say it: a program may connect many queue pairs at once.
     pub(crate) fn path(&self, vector: &AddressVector) -> Result<Path> {
+        self.process.check()?;
+        if let Some(path) = resolve_plain(vector, &self.known()) {
+            return Ok(path);
+        }
         let own = addresses(self.refresh()?);
         let others: Vec<_> = self
             .process

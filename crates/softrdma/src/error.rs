@@ -82,6 +82,9 @@ pub enum Error {
     /// A receive queue has no free place.
     #[error("the receive queue is full")]
     ReceiveQueueFull,
+    /// The connection is established already.
+    #[error("the connection is established already")]
+    Connected,
     /// Something still uses the object.
     #[error("{0} is still in use")]
     Busy(&'static str),
@@ -150,6 +153,7 @@ impl Error {
                 libc::ENOMEM
             }
             Self::Post(_) => libc::EINVAL,
+            Self::Connected => libc::EISCONN,
             Self::Busy(_) => libc::EBUSY,
             Self::BadAddress => libc::EFAULT,
             Self::Forked | Self::DeviceFatal => libc::EIO,

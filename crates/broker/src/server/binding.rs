@@ -1,6 +1,11 @@
 //! What clients ask of ports, and what the kernel has to say about it.
 
-use std::{fs, net::IpAddr, ops::RangeInclusive};
+use std::{
+    fs,
+    net::IpAddr,
+    ops::RangeInclusive,
+    time::{Duration, Instant},
+};
 
 use super::{
     Server,
@@ -14,6 +19,10 @@ use crate::{
 
 /// Ports given out where the kernel does not say which. The kernel's own default.
 const LOCAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
+
+/// For how long the kernel's word on them holds: programs that bind thousands do not pay for a
+/// look at each.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// The first port that anybody may bind, where the kernel does not say.
 const UNPRIVILEGED_PORTS: u16 = 1024;
@@ -31,7 +40,8 @@ impl Server {
                 action: "draw a random number".into(),
                 errno: errno.raw_os_error(),
             })?;
-            self.ports.bind_any(owner, local_ports(), start, wish)
+            let range = self.local_ports.now(Instant::now());
+            self.ports.bind_any(owner, range, start, wish)
         } else {
             self.check_privilege(owner, port)?;
             self.ports.bind(owner, port, wish)
@@ -43,7 +53,15 @@ impl Server {
         if self.slots.owner(slot) != Some(owner) {
             return Err(Refusal::NotYourSlot { slot });
         }
-        self.ports.listen(owner, id, slot)?;
+        let service = self.ports.listen(owner, id, slot)?;
+        self.open_listener(service);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn release_port(&mut self, owner: Owner, id: u64) -> Result<Reply, Refusal> {
+        if let Some(service) = self.ports.release(owner, id)? {
+            self.close_listener(service);
+        }
         Ok(Reply::Done)
     }
 
@@ -80,6 +98,25 @@ impl Server {
             Ok(())
         } else {
             Err(PortRefusal::Privileged { port })
+        }
+    }
+}
+
+/// Which ports the kernel gives out, as last looked up.
+#[derive(Debug, Default)]
+pub(super) struct LocalPorts {
+    known: Option<(RangeInclusive<u16>, Instant)>,
+}
+
+impl LocalPorts {
+    fn now(&mut self, now: Instant) -> RangeInclusive<u16> {
+        match &self.known {
+            Some((range, at)) if now.saturating_duration_since(*at) < LOOK_PERIOD => range.clone(),
+            _ => {
+                let range = local_ports();
+                self.known = Some((range.clone(), now));
+                range
+            }
         }
     }
 }

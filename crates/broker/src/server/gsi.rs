@@ -18,11 +18,13 @@ use io::{
 use wire::{
     Mad, Packet, Psn,
     icrc::{Believe, PseudoHeader},
-    mad::CommId,
+    mad::{CommId, ServiceId},
 };
 
 use super::{
     Server, Token,
+    between_listens::{BetweenListens, Request},
+    farewells::Farewells,
     outbox::{Outboxes, Posted},
     ports::is_link_local,
     requesters::{Recipient, Requesters},
@@ -43,13 +45,18 @@ const DATAGRAMS_PER_TURN: usize = 16;
 /// floods another.
 const ANSWERS_PER_SECOND: u32 = 10_000;
 
+/// Farewells repeated in one turn of the loop: as little work as those packets.
+const FAREWELLS_PER_TURN: usize = 256;
+
 /// What the broker keeps for QP 1.
 #[derive(Debug)]
 pub(super) struct Gsi {
     buffer: Vec<u8>,
     outboxes: Outboxes,
     requesters: Requesters,
+    between_listens: BetweenListens,
     ties: Ties,
+    farewells: Farewells,
     answers: Answers,
     pub(super) counters: Counters,
 }
@@ -60,9 +67,29 @@ impl Gsi {
             buffer: vec![0; udp::RECEIVE_BUFFER],
             outboxes: Outboxes::default(),
             requesters: Requesters::default(),
+            between_listens: BetweenListens::default(),
             ties: Ties::default(),
+            farewells: Farewells::default(),
             answers: Answers::new(now),
             counters: Counters::default(),
+        }
+    }
+
+    /// When [`Server::settle_gsi`] has something to do.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let requests = self.between_listens.next_deadline();
+        requests
+            .into_iter()
+            .chain(self.farewells.next_deadline())
+            .min()
+    }
+
+    fn count(&mut self, handled: Result<Handled, DropReason>) {
+        match handled {
+            Ok(Handled::Passed) => self.counters.passed += 1,
+            Ok(Handled::Answered) => self.counters.answered += 1,
+            Ok(Handled::Waits | Handled::Heard) => {}
+            Err(reason) => *self.counters.dropped.entry(reason).or_default() += 1,
         }
     }
 }
@@ -71,6 +98,10 @@ impl Gsi {
 enum Handled {
     Passed,
     Answered,
+    /// It is counted when it is settled.
+    Waits,
+    /// It was for the broker itself.
+    Heard,
 }
 
 impl Server {
@@ -96,11 +127,8 @@ impl Server {
             self.gsi.counters.overflowed = drops.into();
         }
         for bytes in received.segments(buffer) {
-            match self.handle_gsi(received, bytes) {
-                Ok(Handled::Passed) => self.gsi.counters.passed += 1,
-                Ok(Handled::Answered) => self.gsi.counters.answered += 1,
-                Err(reason) => *self.gsi.counters.dropped.entry(reason).or_default() += 1,
-            }
+            let handled = self.handle_gsi(received, bytes);
+            self.gsi.count(handled);
         }
     }
 
@@ -113,37 +141,103 @@ impl Server {
         if !self.links.have(received.destination) {
             return Err(DropReason::WrongAddress);
         }
+        if self.gsi.farewells.hear(&mad.message) {
+            return Ok(Handled::Heard);
+        }
+        self.route(received, bytes, &mad)
+    }
+
+    /// Does with a message what has to be done, once it is known to be right.
+    fn route(
+        &mut self,
+        received: &Received,
+        bytes: &[u8],
+        mad: &Mad,
+    ) -> Result<Handled, DropReason> {
         match Way::of(&mad.message) {
             Way::Connect(called, requester) => {
                 match self.recipient(&called, requester, received.interface) {
-                    Ok(slot) => self.pass_on(slot, received, bytes, &mad),
-                    Err(absence) => self.refuse(received, &mad, absence),
+                    Ok(slot) => self.pass_on(slot, received, bytes, mad),
+                    Err(absence) => self.miss(received, bytes, mad, &called, absence),
                 }
             }
             Way::Resolve(called) => match self.ports.listener(&called, received.interface) {
-                Ok(slot) => self.pass_on(slot, received, bytes, &mad),
-                Err(absence) => self.refuse(received, &mad, absence),
+                Ok(slot) => self.pass_on(slot, received, bytes, mad),
+                Err(absence) => self.miss(received, bytes, mad, &called, absence),
             },
             Way::Peer(id) => match self.holder_of(id) {
-                Some(slot) => self.pass_on(slot, received, bytes, &mad),
+                Some(slot) => self.pass_on(slot, received, bytes, mad),
                 None => {
-                    let answer = route::disown(&mad).ok_or(DropReason::UnknownId)?;
+                    let answer = route::disown(mad).ok_or(DropReason::UnknownId)?;
                     self.answer_gsi(received, &answer)
                 }
             },
             Way::Disconnect(id) => match self.holder_of(id) {
-                Some(slot) => self.pass_on(slot, received, bytes, &mad),
+                Some(slot) => self.pass_on(slot, received, bytes, mad),
                 None => {
-                    let answer = route::release(&mad).ok_or(DropReason::UnknownId)?;
+                    let answer = route::release(mad).ok_or(DropReason::UnknownId)?;
                     self.answer_gsi(received, &answer)
                 }
             },
             Way::Abandon(requester) => {
+                let source = received.source.ip();
+                if self.gsi.between_listens.forget(source, mad.transaction) {
+                    return Ok(Handled::Heard);
+                }
                 let slot = self
                     .former_recipient(requester)
                     .ok_or(DropReason::UnknownId)?;
-                self.pass_on(slot, received, bytes, &mad)
+                self.pass_on(slot, received, bytes, mad)
             }
+        }
+    }
+
+    /// A request has found nobody: it waits, if somebody was there a moment ago, or is refused.
+    fn miss(
+        &mut self,
+        received: &Received,
+        bytes: &[u8],
+        mad: &Mad,
+        called: &Called,
+        absence: Absence,
+    ) -> Result<Handled, DropReason> {
+        let request = Request {
+            service: called.service,
+            received: *received,
+            bytes: bytes.to_vec(),
+            mad: *mad,
+        };
+        let now = Instant::now();
+        if absence == Absence::NoListener && self.gsi.between_listens.wait(request, now).is_ok() {
+            return Ok(Handled::Waits);
+        }
+        self.refuse(received, mad, absence)
+    }
+
+    /// A program listens: requests may have waited for that.
+    pub(super) fn open_listener(&mut self, service: ServiceId) {
+        for request in self.gsi.between_listens.opened(service) {
+            let handled = self.route(&request.received, &request.bytes, &request.mad);
+            self.gsi.count(handled);
+        }
+    }
+
+    /// A program listens no more, and may listen again at once.
+    pub(super) fn close_listener(&mut self, service: ServiceId) {
+        self.gsi.between_listens.closed(service, Instant::now());
+    }
+
+    /// Refuses who has waited in vain, and says again what peers have not answered.
+    pub(super) fn settle_gsi(&mut self, now: Instant) {
+        while let Some(request) = self.gsi.between_listens.next_due(now) {
+            let handled = self.refuse(&request.received, &request.mad, Absence::NoListener);
+            self.gsi.count(handled);
+        }
+        for _ in 0..FAREWELLS_PER_TURN {
+            let Some((origin, mad)) = self.gsi.farewells.next_due(now) else {
+                break;
+            };
+            self.bid_farewell(&origin, &mad, now);
         }
     }
 
@@ -228,13 +322,17 @@ impl Server {
     /// The holder of a slot is gone: its peers are told, for they may have nothing under way that
     /// would find out.
     pub(super) fn take_leave(&mut self, slot: u8) {
-        let farewells = self.gsi.ties.end_slot(slot);
-        let (port, now) = (self.config.port, Instant::now());
-        for (origin, mad) in farewells {
-            match self.gsi.answers.send(&origin, port, &mad, now) {
-                Ok(()) => self.gsi.counters.answered += 1,
-                Err(reason) => tracing::debug!(?reason, slot, "a peer is not told of an end"),
-            }
+        let now = Instant::now();
+        for (origin, mad) in self.gsi.ties.end_slot(slot) {
+            self.bid_farewell(&origin, &mad, now);
+            self.gsi.farewells.said(origin, mad, now);
+        }
+    }
+
+    fn bid_farewell(&mut self, origin: &Origin, mad: &Mad, now: Instant) {
+        match self.gsi.answers.send(origin, self.config.port, mad, now) {
+            Ok(()) => self.gsi.counters.answered += 1,
+            Err(reason) => tracing::debug!(?reason, "a peer is not told of an end"),
         }
     }
 

@@ -3,8 +3,10 @@
 //! | file | what |
 //! |---|---|
 //! | `accounts.rs` | what slots were granted and senders have in flight |
+//! | `between_listens.rs` | requests that wait for who may listen again |
 //! | `binding.rs` | requests about ports: whose address, who may |
 //! | `clients.rs` | connections: greeting, who may, events waiting to be sent |
+//! | `farewells.rs` | what peers of ended programs have not answered |
 //! | `groups.rs` | multicast groups that slots have joined |
 //! | `gsi.rs` | QP 1: what arrives there is passed on or answered |
 //! | `inquiries.rs` | who is asked what it has, and who wants to know |
@@ -22,8 +24,10 @@
 //! anything, and not read its answers.
 
 mod accounts;
+mod between_listens;
 mod binding;
 mod clients;
+mod farewells;
 mod groups;
 mod gsi;
 mod inquiries;
@@ -54,6 +58,7 @@ use io::{
 
 use self::{
     accounts::Accounts,
+    binding::LocalPorts,
     clients::Client,
     groups::Groups,
     gsi::Gsi,
@@ -67,6 +72,7 @@ use self::{
 use crate::{
     link::PortState,
     protocol::{Event, ROCE_PORT, control_name},
+    transport::Room,
     who::{self, IdMap},
 };
 
@@ -189,6 +195,8 @@ pub struct Server {
     listener: Listener,
     monitor: netlink::Monitor,
     clients: BTreeMap<Owner, Client>,
+    /// For what they ask.
+    room: Room,
     /// Processes that keep the broker, whatever becomes of their connections.
     holds: BTreeMap<u64, Descriptor>,
     /// Of clients and holds: never reused, so that a late epoll event means nobody else.
@@ -199,6 +207,7 @@ pub struct Server {
     accounts: Accounts,
     tallies: Tallies,
     ports: Ports,
+    local_ports: LocalPorts,
     groups: Groups,
     gsi: Gsi,
     waiting: VecDeque<Waiting>,
@@ -234,6 +243,7 @@ impl Server {
             accounts: Accounts::new(),
             tallies: Tallies::default(),
             ports: Ports::default(),
+            local_ports: LocalPorts::default(),
             groups: Groups::default(),
             gsi: Gsi::new(now),
             config,
@@ -245,6 +255,7 @@ impl Server {
             listener,
             monitor,
             clients: BTreeMap::new(),
+            room: Room::default(),
             holds: BTreeMap::new(),
             next_key: 1,
             links: Links::default(),
@@ -318,6 +329,7 @@ impl Server {
         self.settle_slots(now);
         self.serve_waiting(now);
         self.settle_inquiries(now);
+        self.settle_gsi(now);
         self.flush_events();
         if now >= self.next_probe {
             self.next_probe = now + PROBE_PERIOD;
@@ -349,6 +361,7 @@ impl Server {
             leased.then_some(self.next_probe),
             self.slots.next_deadline(),
             self.inquiries.next_deadline(),
+            self.gsi.next_deadline(),
             self.idle_since.map(|since| since + self.config.idle),
         ];
         let wait = deadlines

@@ -179,9 +179,14 @@ impl Ports {
         }
     }
 
-    /// Requests for this port go to `slot` from now on. Who listens shares its address with nobody,
-    /// whatever was wished when the port was bound.
-    pub(super) fn listen(&mut self, owner: Owner, id: u64, slot: u8) -> Result<(), PortRefusal> {
+    /// Requests for this port, whose service is given back, go to `slot` from now on. Who listens
+    /// shares its address with nobody, whatever was wished when the port was bound.
+    pub(super) fn listen(
+        &mut self,
+        owner: Owner,
+        id: u64,
+        slot: u8,
+    ) -> Result<ServiceId, PortRefusal> {
         let binding = *self.own(owner, id)?;
         if binding.slot.is_some() {
             let port = binding.service.port();
@@ -201,14 +206,18 @@ impl Ports {
             .entry(binding.service)
             .or_default()
             .push(listener);
-        Ok(())
+        Ok(binding.service)
     }
 
-    /// Gives a port back.
-    pub(super) fn release(&mut self, owner: Owner, id: u64) -> Result<(), PortRefusal> {
-        self.own(owner, id)?;
+    /// Gives a port back. The service, if it was listened on.
+    pub(super) fn release(
+        &mut self,
+        owner: Owner,
+        id: u64,
+    ) -> Result<Option<ServiceId>, PortRefusal> {
+        let Binding { service, slot, .. } = *self.own(owner, id)?;
         self.remove(id);
-        Ok(())
+        Ok(slot.map(|_| service))
     }
 
     /// Gives back all that a client had.

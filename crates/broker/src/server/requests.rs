@@ -108,7 +108,7 @@ impl Server {
         let Some(client) = self.clients.get(&owner) else {
             return;
         };
-        let (bytes, descriptors) = match client.connection.try_receive() {
+        let (bytes, descriptors) = match client.connection.try_receive(&mut self.room) {
             Ok(Received::Record { bytes, descriptors }) => (bytes, descriptors),
             Ok(Received::Nothing) => return,
             Ok(Received::End) => return self.end_client(owner, "it closed its connection"),
@@ -314,10 +314,7 @@ impl Server {
                 self.bind_port(owner, port, &wish)
             }
             Request::Listen { id, slot } => self.listen(owner, id, slot),
-            Request::ReleasePort { id } => {
-                self.ports.release(owner, id)?;
-                Ok(Reply::Done)
-            }
+            Request::ReleasePort { id } => self.release_port(owner, id),
             Request::SlotHolders => Ok(Reply::Holders(self.holders())),
             Request::Hold => self.hold(owner),
             Request::Subscribe => {

@@ -358,6 +358,60 @@ fn peers_are_told_when_a_program_ends() {
     };
     let told = [(); 2].map(|()| active.receive().1.message);
     assert_eq!(told, [Message::from(dreq), rej.into()]);
+    // what has an answer is said until it came
+    assert_eq!(active.receive().1.message, dreq.into());
+    active.send(Drep {
+        local_id: active.id(1),
+        remote_id: established,
+        ..Drep::default()
+    });
+    // and is no message for nobody
+    active.send(Dreq {
+        local_id: active.id(1),
+        remote_id: established,
+        ..Dreq::default()
+    });
+    let answer = active.receive().1.message;
+    assert!(matches!(answer, Message::Drep(_)), "{answer:?}");
+    assert_eq!(active.dropped(DropReason::UnknownId), 0);
+}
+
+#[test]
+fn a_request_between_two_listens_gets_to_the_second() {
+    let running = running();
+    let (active, passive) = (Program::start(&running), Program::start(&running));
+    let mut listener = passive.listen(PortSpace::Tcp, "0.0.0.0");
+    // on a busy machine a listen may come too late for the patience of a request
+    let has_arrived = (1..1000).any(|rest| {
+        passive.client.release_port(listener).expect("it is mine");
+        let sent = active.send(req(active.id(rest), "127.0.0.1"));
+        // what came first is dealt with first
+        let _ = active.counters();
+        listener = passive.listen(PortSpace::Tcp, "0.0.0.0");
+        let sockets = [active.steer.as_fd(), passive.steer.as_fd()];
+        eventually("the request is decided", || {
+            let is_there = |socket| wait_readable(socket, Some(0)).expect("it is open");
+            sockets.into_iter().any(is_there)
+        });
+        if wait_readable(passive.steer.as_fd(), Some(0)).expect("it is open") {
+            assert_eq!(passive.receive().1, sent);
+            return true;
+        }
+        let Message::Rej(reject) = active.receive().1.message else {
+            panic!("a REJ expected");
+        };
+        assert_eq!(reject.reason, RejectReason::InvalidServiceId);
+        false
+    });
+    assert!(has_arrived);
+
+    // who waits in vain is refused
+    passive.client.release_port(listener).expect("it is mine");
+    active.send(req(active.id(1001), "127.0.0.1"));
+    let Message::Rej(reject) = active.receive().1.message else {
+        panic!("a REJ expected");
+    };
+    assert_eq!(reject.reason, RejectReason::InvalidServiceId);
 }
 
 #[test]

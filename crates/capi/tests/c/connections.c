@@ -263,6 +263,8 @@ static void enhancements(void)
 	row("rdma_notify", "the first data came", 0,
 	    of_number(rdma_notify(asked, IBV_EVENT_COMM_EST)));
 	take(channel, RDMA_CM_EVENT_ESTABLISHED);
+	row("rdma_notify", "again", EISCONN,
+	    of_number(rdma_notify(asked, IBV_EVENT_COMM_EST)));
 	row("rdma_establish", "a response", 0, of_number(rdma_establish(asking)));
 	row("rdma_establish", "again", EINVAL, of_number(rdma_establish(asking)));
 

@@ -17,6 +17,8 @@ pub enum CmError {
     Unknown,
     /// Not in this state of the connection.
     State,
+    /// The connection is established already.
+    Established,
     /// Somebody listens on this service already.
     InUse,
     /// There are as many connections as there may be.
@@ -28,6 +30,7 @@ impl core::fmt::Display for CmError {
         f.write_str(match self {
             Self::Unknown => "no connection has this ID",
             Self::State => "the connection is in another state",
+            Self::Established => "the connection is established",
             Self::InUse => "somebody listens on this service",
             Self::Full => "there are too many connections",
         })
@@ -98,11 +101,14 @@ impl Cm {
         })
     }
 
-    /// Passive side: data came before the RTU did. The connection is established, if it was not.
+    /// Passive side: data came before the RTU did, and the connection is established by that.
     pub fn notify_established(&mut self, now: Instant, id: CommId) -> Result<(), CmError> {
+        let known = self.table.get(id).map(|entry| &entry.state);
+        if matches!(known, Some(State::Established(_))) {
+            return Err(CmError::Established);
+        }
         self.verb(now, id, |state, cx| match state {
             State::RepSent(state) => Ok(state.establish(cx, None)),
-            state @ State::Established(_) => Ok(state),
             other => Err(other),
         })
     }

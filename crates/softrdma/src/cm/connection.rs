@@ -124,7 +124,7 @@ impl Id {
     /// The peer's first packet came before its word did.
     ///
     /// # Errors
-    /// [`Error::Invalid`] in another state.
+    /// [`Error::Connected`] if it did not, [`Error::Invalid`] in another state.
     pub fn notify_established(&self) -> Result<()> {
         self.change_at(|inner, number, now| {
             let (cm, comm, _) = inner.connection(number)?;

@@ -430,6 +430,7 @@ fn refused(error: broker::client::CallError) -> Error {
 pub(super) fn impossible(error: CmError) -> Error {
     match error {
         CmError::Unknown | CmError::State => Error::Invalid("the connection is in another state"),
+        CmError::Established => Error::Connected,
         CmError::InUse => Error::Invalid("somebody listens on this service"),
         CmError::Full => Error::NoRoom("connection"),
     }

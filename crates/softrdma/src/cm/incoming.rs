@@ -223,6 +223,7 @@ impl Inner {
                 Event::of(record, EventKind::Unreachable, TIMED_OUT)
             }
             CmEventKind::Disconnected { has_timed_out } => {
+                record.state = State::Disconnected;
                 let status = if has_timed_out { TIMED_OUT } else { 0 };
                 Event::of(record, EventKind::Disconnected, status)
             }

@@ -35,8 +35,10 @@ pub(super) enum State {
     Requested,
     /// The request was accepted.
     Accepted,
-    /// The connection is, or was, established; or it was refused.
+    /// The connection is established; or it was refused.
     Connected,
+    /// The connection has come to its end.
+    Disconnected,
 }
 
 /// The link of a connection, and the way along it.

@@ -65,6 +65,7 @@ fn kernel_state(state: State) -> u8 {
         | State::Requested
         | State::Accepted
         | State::Connected => 5,
+        State::Disconnected => 6,
         State::Bound => 7,
         State::Listening => 8,
     }

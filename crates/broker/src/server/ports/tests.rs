@@ -167,9 +167,9 @@ fn a_client_ends_with_all_its_ports_and_no_others() {
     let theirs = ports.bind(2, 7472, &wish("10.0.0.1")).expect("free");
     ports.bind(1, 7473, &wish("10.0.0.1")).expect("free");
     ports.listen(1, mine.id, 9).expect("alone");
-    let refused = Err(PortRefusal::NotBound { id: theirs.id });
-    assert_eq!(ports.release(1, theirs.id), refused);
-    assert_eq!(ports.listen(1, theirs.id, 9), refused);
+    let refused = Some(PortRefusal::NotBound { id: theirs.id });
+    assert_eq!(ports.release(1, theirs.id).err(), refused);
+    assert_eq!(ports.listen(1, theirs.id, 9).err(), refused);
 
     ports.end_slot(1, 8);
     assert_eq!(ports.len(), 3);

@@ -125,7 +125,8 @@ fn data_before_the_rtu_establishes_once() {
     } = half_connected();
     let cm = &mut pair.cms[PASSIVE];
     assert_eq!(cm.notify_established(pair.now, passive), Ok(()));
-    assert_eq!(cm.notify_established(pair.now, passive), Ok(()));
+    let again = cm.notify_established(pair.now, passive);
+    assert_eq!(again, Err(CmError::Established));
     let told = pair.told_one(PASSIVE).kind;
     assert!(matches!(told, CmEventKind::Established { .. }));
     assert_eq!(pair.deliver(PASSIVE, &rtu), MadOutcome::Repeated);
