@@ -313,7 +313,7 @@ impl<N: Network> Core<N> {
                 Some(inner) => inner.post(front, &request),
                 None => front.queue_send(&request),
             }
-            self.shard.hold.add(&request);
+            self.shard.hold.add(&request, front.is_stream());
         }
     }
 

@@ -33,6 +33,9 @@ const COST_MIN: u32 = FULL / 40;
 /// Headers and ICRC of a packet, nearly.
 const HEADERS: u32 = 32;
 
+/// What a stream sends at once is so many times a datagram.
+const STREAM_SHARE: u32 = 4;
+
 /// So many posts together are a habit.
 const COMPANY: u32 = 4;
 
@@ -89,11 +92,12 @@ impl Hold {
         }
     }
 
-    /// Counts a work request that was posted.
-    pub fn add(&self, request: &SendRequest<'_>) {
+    /// Counts a work request that was posted, to a stream or to be sent in datagrams.
+    pub fn add(&self, request: &SendRequest<'_>, is_stream: bool) {
+        let share = if is_stream { STREAM_SHARE } else { 1 };
         let one = Posted {
             count: 1,
-            cost: cost_of(request),
+            cost: cost_of(request, share),
         };
         // a cost that overflows counts for a post: nothing waits long enough for that
         self.posted.fetch_add(one.pack(), Ordering::Relaxed);
@@ -160,15 +164,16 @@ impl Hold {
     }
 }
 
-/// What a work request takes of a datagram.
-fn cost_of(request: &SendRequest<'_>) -> u32 {
+/// What a work request takes of a datagram, of which `share` have the size of what is sent at once.
+fn cost_of(request: &SendRequest<'_>, share: u32) -> u32 {
     let payload = match (&request.operation, &request.payload) {
         // what they bring does not leave from here
         (Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. }, _) => 0,
         (_, Payload::Inline(bytes)) => bytes.len() as u64,
         (_, Payload::Sges(sges)) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
     };
-    (payload.min(FULL.into()) as u32 + HEADERS).max(COST_MIN)
+    let whole = share * FULL;
+    ((payload.min(whole.into()) as u32 + HEADERS) / share).max(COST_MIN)
 }
 
 #[cfg(test)]
@@ -207,7 +212,7 @@ mod tests {
 
     /// Whether one more post may wait, the last poll being so long ago.
     fn post(hold: &Hold, since_poll_ns: u64) -> bool {
-        hold.add(&request(Operation::Send, &[sge(1)]));
+        hold.add(&request(Operation::Send, &[sge(1)]), false);
         hold.may_wait(|| since_poll_ns)
     }
 
@@ -252,7 +257,10 @@ mod tests {
         assert!(!post(&hold, 0), "as many as make a datagram worth its cost");
         hold.take();
         assert!(post(&hold, 0));
-        hold.add(&request(Operation::Send, &[sge(u32::MAX), sge(u32::MAX)]));
+        hold.add(
+            &request(Operation::Send, &[sge(u32::MAX), sge(u32::MAX)]),
+            false,
+        );
         assert!(!hold.may_wait(|| 0), "a long message");
     }
 
@@ -263,8 +271,18 @@ mod tests {
             address: 0,
             key: MemoryKey(1),
         };
-        hold.add(&request(Operation::Read(remote), &[sge(1 << 30)]));
+        hold.add(&request(Operation::Read(remote), &[sge(1 << 30)]), false);
         assert!(hold.may_wait(|| 0));
+    }
+
+    #[test]
+    fn a_stream_waits_for_four_times_as_much() {
+        let hold = willing();
+        let post = || {
+            hold.add(&request(Operation::Send, &[sge(64 << 10)]), true);
+            hold.may_wait(|| 0)
+        };
+        assert_eq!([post(), post(), post(), post()], [true, true, true, false]);
     }
 
     #[test]

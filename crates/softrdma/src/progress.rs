@@ -156,7 +156,7 @@ impl Thread {
                         self.attendant.wake.drain();
                     }
                     CALLS => self.has_calls = true,
-                    STEER => {
+                    RECEIVE | STEER => {
                         if let Some(core) = self.core(&process) {
                             core.shard.expect_steered();
                         }

@@ -488,7 +488,8 @@ impl<N: Network> Inner<N> {
 
     /// Whether no queue pair has packets.
     pub(crate) fn has_only_streams(&self) -> bool {
-        self.fronts.len() == self.streams.count()
+        let streams = self.streams.count();
+        streams > 0 && self.fronts.len() == streams
     }
 
     /// Readable when another process passed a packet on to us.

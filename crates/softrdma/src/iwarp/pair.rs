@@ -363,6 +363,13 @@ impl Pair {
 
     /// Does and tells what the engine says.
     pub fn deliver(&mut self) {
+        // before anybody is told, who then posts at once
+        let state = self.qp.state();
+        if self.front.state() != state {
+            self.front.set_state(state);
+            // a receive may have been posted between the flush and this store
+            self.qp.flush_receives();
+        }
         while let Some(event) = self.qp.poll_event() {
             match event {
                 Event::Established => {
@@ -374,7 +381,7 @@ impl Pair {
                         });
                     }
                 }
-                // the state is looked at below
+                // the state was looked at above
                 Event::Async(AsyncEvent::StateChanged { .. }) => {}
                 Event::Async(event) => self.front.report(event),
                 Event::Disconnected(ending) => self.tell(ReportKind::Disconnected(ending)),
@@ -382,12 +389,6 @@ impl Pair {
                 Event::Close => self.end_with(End::Close),
                 Event::Abort => self.end_with(End::Abort),
             }
-        }
-        let state = self.qp.state();
-        if self.front.state() != state {
-            self.front.set_state(state);
-            // a receive may have been posted between the flush and this store
-            self.qp.flush_receives();
         }
     }
 

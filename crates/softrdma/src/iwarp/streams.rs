@@ -42,6 +42,8 @@ pub(crate) struct Streams {
     pub(super) more: Vec<QpIndex>,
     /// Sockets without room for what waits.
     pub(super) full: usize,
+    /// Something has left since the last look that found nothing.
+    pub(super) has_just_sent: bool,
     pub(super) deadlines: BTreeSet<(Instant, QpIndex)>,
     /// Changes when something was sent or received.
     pub(super) visits: u64,
@@ -105,6 +107,7 @@ impl Default for Streams {
             ready: VecDeque::new(),
             more: Vec::new(),
             full: 0,
+            has_just_sent: false,
             deadlines: BTreeSet::new(),
             visits: 0,
         }
@@ -273,8 +276,15 @@ impl Streams {
         self.entries.len()
     }
 
-    /// Whether something waits for room in a socket.
+    /// Whether something waits for room in a socket, or left a moment ago: then what is posted may
+    /// wait for company, as the next look at the sockets sends it.
     pub fn is_in_flight(&self) -> bool {
+        self.full > 0 || self.has_just_sent
+    }
+
+    /// Whether something waits for room in a socket.
+    #[cfg(test)]
+    pub fn is_full(&self) -> bool {
         self.full > 0
     }
 

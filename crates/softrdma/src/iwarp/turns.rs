@@ -37,6 +37,7 @@ impl Streams {
 
     /// Sends what was posted, as far as there is room.
     pub fn transmit(&mut self, now: Instant, memory: &MemoryTable) {
+        self.has_just_sent |= !self.ready.is_empty();
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else {
                 break;
@@ -69,6 +70,7 @@ impl Streams {
                 found += self.visit(index, now, memory);
             }
         }
+        self.has_just_sent &= found > 0 || !self.ready.is_empty();
         found
     }
 

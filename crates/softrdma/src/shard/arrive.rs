@@ -34,8 +34,8 @@ impl<N: Network> Inner<N> {
         server: Server<'_>,
     ) -> usize {
         let is_turn = self.sections.wrapping_add(1).is_multiple_of(STEERED_EVERY);
-        if matches!(server, Server::Poller(_)) && self.has_only_streams() && !is_turn {
-            // messages of connection management, if any: they are the thread's
+        if self.has_only_streams() && !is_turn {
+            // messages of connection management at most, and the thread hears of them
             self.sections = self.sections.wrapping_add(1);
             return self.take_delayed_arrivals(now, memory);
         }

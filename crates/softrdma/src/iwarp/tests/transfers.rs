@@ -187,7 +187,7 @@ fn a_peer_that_does_not_read_stops_the_sender_and_nothing_is_lost() {
         }
         // until the socket is full
         let mut complete = 0;
-        while !a.core.shard.lock().streams.is_in_flight() {
+        while !a.core.shard.lock().streams.is_full() {
             a.serve();
             while a.completion().is_some() {
                 complete += 1;
@@ -279,7 +279,7 @@ fn many_connections_take_turns_and_one_that_floods_holds_nobody_up() {
             let mut inner = a.core.shard.lock();
             inner.settle(&callers[0]);
             let is_done =
-                inner.streams.query(callers[0].index()).is_some() && !inner.streams.is_in_flight();
+                inner.streams.query(callers[0].index()).is_some() && !inner.streams.is_full();
             is_done.then_some(())
         });
         while a.completion().is_some() {}
