@@ -36,6 +36,7 @@ use cases::Case;
 pub use connections::{DEFAULT as RPING, RPing};
 pub use perftest::PerfTest;
 pub use pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
+pub use resource::{NOTHING, signal};
 pub use rsockets::{DEFAULT as STREAM, Stream};
 pub use scenes::{broker, command_line};
 pub use world::{Host, Net, World, ip};

@@ -3,6 +3,8 @@
 //! The programs meet by RDMA ports, on which nothing outside tells whether somebody listens: a
 //! client that is refused because of that asks again.
 
+mod killed;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,6 +14,7 @@ use crate::guest::{Guest, Job};
 use crate::process::{Ended, GUARD, Local, Running};
 use crate::programs::{PerfTest, RPING, RPing, STREAM, Stream, multicast, succeeded};
 use crate::sandbox::FOLDER;
+use killed::Kill;
 
 /// The IPv6 addresses of the two ends.
 const GUEST_ADDRESS_V6: &str = "fd77::2";
@@ -48,8 +51,8 @@ pub enum Meeting {
     NoListener,
     /// The server has enough connections: REJ with reason 28, from the program.
     Refused,
-    /// The end that is not ours is killed in the middle.
-    PeerKilled,
+    /// An end is killed.
+    Killed(Kill),
     /// `ucmatose` while every twentieth packet is lost, each way.
     Loss(u32),
     /// `mckey`: the server receives from a multicast group, the client sends to it.
@@ -87,7 +90,8 @@ pub fn cases(full: bool) -> Vec<Meeting> {
         measure("ib_send_lat", &[]),
         Meeting::NoListener,
         Meeting::Refused,
-        Meeting::PeerKilled,
+        Meeting::Killed(Kill::Peer),
+        Meeting::Killed(Kill::Own),
         Meeting::Loss(10),
         Meeting::Group,
     ];
@@ -118,6 +122,7 @@ pub fn cases(full: bool) -> Vec<Meeting> {
             &["-c", "5", "-C", "2", "-S", "100", "-m"],
         ));
         cases.push(Meeting::Times(1000));
+        cases.push(Meeting::Killed(Kill::OwnEarly));
         for program in PerfTest::PROGRAMS {
             cases.push(measure(program, &["-m", "512"]));
         }
@@ -240,7 +245,7 @@ impl Meeting {
                 }
                 refused(client, CONSUMER)
             }
-            Self::PeerKilled => killed(role, guest),
+            Self::Killed(kill) => kill.run(role, guest),
             Self::Loss(connections) => lossy(role, guest, *connections),
             Self::Group => group(role, guest),
         }
@@ -270,7 +275,7 @@ impl std::fmt::Display for Meeting {
             Self::Measure(test) => write!(f, "{test}"),
             Self::NoListener => f.write_str("rping,no-listener"),
             Self::Refused => f.write_str("ucmatose,refused"),
-            Self::PeerKilled => f.write_str("rping,peer-killed"),
+            Self::Killed(kill) => write!(f, "{kill}"),
             Self::Loss(connections) => write!(f, "ucmatose,loss,-c={connections}"),
             Self::Group => f.write_str("mckey"),
         }
@@ -400,45 +405,6 @@ fn serve(
         .with_context(|| format!("the server printed:\n{}", server.running().output()));
     server.end()?;
     outcome
-}
-
-/// The other end of an endless exchange is killed: ours hears of it and ends.
-fn killed(role: Role, guest: &mut Guest) -> Result<String> {
-    const ENDLESS: RPing = RPing {
-        count: 1_000_000_000,
-        ..RPING
-    };
-    /// What `rping` ends with when it is refused.
-    const REFUSED: u8 = 255;
-    let address = role.address_of_server(false);
-    let (ours, theirs) = match role {
-        Role::Client => ("-c", "-s"),
-        Role::Server => ("-s", "-c"),
-    };
-    let ours = [&words(&["stdbuf", "-oL"])[..], &ENDLESS.argv(ours, address)].concat();
-    let theirs = ENDLESS.argv(theirs, address).join(" ");
-    let script = format!("while {theirs} > /dev/null; [ $? = {REFUSED} ]; do sleep 0.2; done");
-    let mut job = guest.start(&script)?;
-    let mut local = OURS.start(&as_strs(&ours), &[])?;
-    let since = Instant::now();
-    while !local.output().contains("ping data") {
-        let seconds = since.elapsed();
-        ensure!(seconds < GUARD, "never at work:\n{}", local.output());
-        std::thread::sleep(PAUSE);
-        if local.ended()?.is_some() {
-            local = OURS.start(&as_strs(&ours), &[])?; // the other did not listen yet
-        }
-    }
-    job.kill_program("rping")?;
-    let ended = local.wait().context("our end, after the peer was killed")?;
-    // by a DREQ, or by the refusal of what the dead one's memory was asked for before
-    let heard = ["DISCONNECT EVENT", "cq completion failed status"];
-    ensure!(
-        heard.iter().any(|text| ended.output.contains(text)),
-        "our end did not hear that the peer is gone:\n{}",
-        tail(&ended.output)
-    );
-    Ok(tail(&ended.output).to_string())
 }
 
 /// A receiver at one end and a sender at the other. That a receiver has joined is to be seen in its

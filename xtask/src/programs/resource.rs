@@ -18,7 +18,7 @@ pub const SCENES: [Scene; 2] = [("resource", resource), ("statistic", statistic)
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a summary says of a host whose programs have nothing.
-pub(super) const NOTHING: &str = "pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0";
+pub const NOTHING: &str = "pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0";
 
 /// A connection is listed on both sides, a stopped process is named, and `kill -9` leaves nothing.
 fn resource(world: &World) -> Result<()> {
@@ -169,7 +169,7 @@ pub(super) fn until(
 }
 
 /// Sends a signal.
-pub(super) fn signal(process: &Local, name: &str) -> Result<()> {
+pub fn signal(process: &Local, name: &str) -> Result<()> {
     let status = Command::new("kill")
         .args([&format!("-{name}"), &process.id().to_string()])
         .status()?;
