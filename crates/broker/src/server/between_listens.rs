@@ -18,8 +18,9 @@ use wire::{
     mad::{ServiceId, TransactionId},
 };
 
-/// For how long after its listener has closed a port is one that may be listened on again.
-const CLOSED_LATELY: Duration = Duration::from_secs(1);
+/// For how long after its listener has closed a port is one that may be listened on again: programs
+/// that agree on what to do, or sleep for a second first, are back by then.
+const CLOSED_LATELY: Duration = Duration::from_secs(5);
 
 /// How long a request waits at most.
 const PATIENCE: Duration = Duration::from_millis(300);
