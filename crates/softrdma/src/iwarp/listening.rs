@@ -103,11 +103,32 @@ pub struct Incoming {
 
 /// A connection that is reset unless it is taken.
 #[derive(Debug)]
-struct Unanswered(Option<Stream>);
+struct Unanswered {
+    held: Option<(ClosedInChild, Stream)>,
+    generation: u64,
+}
+
+impl Unanswered {
+    fn new(inherited: ClosedInChild, stream: Stream) -> Self {
+        Self {
+            held: Some((inherited, stream)),
+            generation: io::fork::generation(),
+        }
+    }
+
+    fn take(&mut self) -> Option<Stream> {
+        let (inherited, stream) = self.held.take()?;
+        drop(inherited);
+        Some(stream)
+    }
+}
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        if let Some(stream) = self.0.take() {
+        if self.generation != io::fork::generation() {
+            // the connection is the parent's, and the descriptor was closed
+            std::mem::forget(self.held.take());
+        } else if let Some(stream) = self.take() {
             stream.reset();
         }
     }
@@ -122,7 +143,7 @@ impl Incoming {
         let mut reply = Vec::new();
         let rejected = self.asked.reject(private_data, &mut reply);
         rejected.map_err(|error| refused(&error))?;
-        if let Some(stream) = self.stream.0.take() {
+        if let Some(stream) = self.stream.take() {
             let all = [Part::Own(0..reply.len())];
             // a new connection has room for it; a lost one needs no answer
             let _ = stream.send(&reply, &all, &mut Gather::default());
@@ -132,7 +153,7 @@ impl Incoming {
 
     /// The connection, what was asked, and how connections are here; nothing if it was answered.
     pub(super) fn into_parts(mut self) -> Option<(Stream, Asked, Settings)> {
-        let stream = self.stream.0.take()?;
+        let stream = self.stream.take()?;
         Some((stream, self.asked, self.settings))
     }
 }
@@ -342,7 +363,8 @@ impl State {
             }
             Ok(Progress::Done(asked)) => {
                 let _ = poller.remove(&caller.stream);
-                self.announce(caller.host, caller.stream, caller.remote, asked);
+                let stream = Unanswered::new(caller.inherited, caller.stream);
+                self.announce(caller.host, stream, caller.remote, asked);
             }
             Err(error) => {
                 tracing::debug!(?error, remote = %caller.remote, "no request of iWARP");
@@ -351,14 +373,10 @@ impl State {
         }
     }
 
-    fn announce(&self, host: u64, stream: Stream, remote: SocketAddr, asked: Asked) {
-        let stream = Unanswered(Some(stream));
-        let Some(host) = self.listeners.get(&host) else {
-            return;
-        };
-        let local = stream.0.as_ref().map(Stream::local);
-        let Some(Ok(local)) = local else {
-            return;
+    fn announce(&self, host: u64, stream: Unanswered, remote: SocketAddr, asked: Asked) {
+        let local = stream.held.as_ref().map(|(_, stream)| stream.local());
+        let (Some(host), Some(Ok(local))) = (self.listeners.get(&host), local) else {
+            return; // which resets it
         };
         let incoming = Incoming {
             local,
