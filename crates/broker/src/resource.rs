@@ -123,6 +123,8 @@ pub enum Details {
         sq_psn: u32,
         /// Its protection domain.
         pd: u32,
+        /// The shared receive queue that it takes from, if it does.
+        srq: Option<u32>,
     },
     /// A shared receive queue.
     SharedReceiveQueue {

@@ -116,6 +116,11 @@ impl Front {
         }
     }
 
+    /// The number of the shared receive queue that it takes from.
+    pub(crate) fn shared_receives(&self) -> Option<u32> {
+        self.receives.shared_number()
+    }
+
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.qpn

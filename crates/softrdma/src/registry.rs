@@ -196,10 +196,11 @@ impl Process {
             report = collect(from, end, |place| {
                 let index = QpIndex((place % QUEUE_PAIRS) as u16);
                 let view = inner.query(index)?;
+                let front = inner.fronts.get(&index);
                 Some(object(
                     view.qpn.get(),
                     self.link_of(view.pd.0)?,
-                    queue_pair(&view),
+                    queue_pair(&view, front.and_then(|front| front.shared_receives())),
                 ))
             });
         }
@@ -238,7 +239,8 @@ fn object(number: u32, link: Arc<str>, details: Details) -> Object {
     }
 }
 
-fn queue_pair(view: &QpView) -> Details {
+/// A queue pair that takes from the shared receive queue with this number, or from its own.
+fn queue_pair(view: &QpView, srq: Option<u32>) -> Details {
     let attributes = &view.attributes;
     let is_connected = matches!(view.transport, Transport::Rc | Transport::Uc);
     Details::QueuePair {
@@ -251,6 +253,7 @@ fn queue_pair(view: &QpView) -> Details {
         }),
         sq_psn: attributes.sq_psn.get(),
         pd: view.pd.0,
+        srq,
     }
 }
 

@@ -23,6 +23,8 @@ use crate::ring::capacity_for;
 pub struct SharedReceiveQueue {
     /// What the program knows the queue by: its events carry it.
     cookie: AtomicU64,
+    /// Its number in the list of what the process has.
+    number: AtomicU32,
     ring: Mutex<Ring>,
     sge_max: u32,
     /// Queue pairs that use it.
@@ -62,6 +64,7 @@ impl SharedReceiveQueue {
         }
         Ok(Self {
             cookie: AtomicU64::new(0),
+            number: AtomicU32::new(0),
             ring: Mutex::new(Ring {
                 waiting: VecDeque::new(),
                 capacity: checked_capacity(wr_max)?,
@@ -80,6 +83,15 @@ impl SharedReceiveQueue {
 
     fn cookie(&self) -> u64 {
         self.cookie.load(Ordering::Relaxed)
+    }
+
+    /// Sets its number in the list of what the process has.
+    pub(crate) fn set_number(&self, number: u32) {
+        self.number.store(number, Ordering::Relaxed);
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
     }
 
     /// Its sizes as they are now.
@@ -194,6 +206,16 @@ pub enum Receives {
     Own(Arc<ReceiveQueue>),
     /// One of several queue pairs.
     Shared(Arc<SharedReceiveQueue>),
+}
+
+impl Receives {
+    /// The number of the queue, if it is a shared one.
+    pub(crate) fn shared_number(&self) -> Option<u32> {
+        match self {
+            Self::Own(_) => None,
+            Self::Shared(queue) => Some(queue.number()),
+        }
+    }
 }
 
 impl ReceiveSource for Receives {

@@ -23,8 +23,10 @@ impl SharedReceiveQueue {
         let context = &pd.0.context;
         context.process.check()?;
         let queue = Queue::new(wr_max, sge_max, Arc::clone(&context.events))?;
+        let number = context.process.registry.shared_receives.add(pd.0.id.0);
+        queue.set_number(number);
         Ok(Self {
-            number: context.process.registry.shared_receives.add(pd.0.id.0),
+            number,
             pd: Arc::clone(&pd.0),
             queue: Arc::new(queue),
         })

@@ -15,6 +15,8 @@ pub(super) enum Value {
     Text(String),
     /// Not in quotes in JSON, `on` and `off` in text.
     Switch(bool),
+    /// Ascending numbers, shown as ranges: a list of texts in JSON.
+    Ranges(Vec<u32>),
     /// A list: on a line of its own in text.
     List(Vec<&'static str>),
 }
@@ -61,6 +63,7 @@ fn text(entry: &Entry) -> String {
             Value::Count(count) => write!(below, "\n    {name} {count} "),
             Value::Key(key) => write!(line, "{name} {key:#x} "),
             Value::Text(text) => write!(line, "{name} {text} "),
+            Value::Ranges(numbers) => write!(line, "{name} {} ", ranges(numbers).join(",")),
             Value::Switch(on) => write!(line, "{name} {} ", if *on { "on" } else { "off" }),
             Value::List(items) => write!(below, "\n    {name}: <{}>", items.join(", ")),
         };
@@ -106,10 +109,8 @@ fn object(entry: &Entry, layout: &Layout) -> String {
                 Value::Key(key) => quoted(&format!("{key:x}")),
                 Value::Text(text) => quoted(text),
                 Value::Switch(on) => on.to_string(),
-                Value::List(items) => {
-                    let items: Vec<String> = items.iter().map(|item| quoted(item)).collect();
-                    format!("{}{}{}", layout.list.0, items.join(","), layout.list.1)
-                }
+                Value::Ranges(numbers) => list(&ranges(numbers), layout),
+                Value::List(items) => list(items, layout),
             };
             format!(
                 "{}\"{name}\":{}{value}",
@@ -118,6 +119,21 @@ fn object(entry: &Entry, layout: &Layout) -> String {
         })
         .collect();
     format!("{{{}{}", fields.join(","), layout.close_object)
+}
+
+fn list(items: &[impl AsRef<str>], layout: &Layout) -> String {
+    let items: Vec<String> = items.iter().map(|item| quoted(item.as_ref())).collect();
+    format!("{}{}{}", layout.list.0, items.join(","), layout.list.1)
+}
+
+/// Ascending numbers as `17` and `19-22`.
+fn ranges(numbers: &[u32]) -> Vec<String> {
+    let follow = |last: &u32, next: &u32| last.checked_add(1) == Some(*next);
+    let range = |range: &[u32]| match range {
+        [first, .., last] => format!("{first}-{last}"),
+        numbers => numbers.iter().map(u32::to_string).collect(),
+    };
+    numbers.chunk_by(follow).map(range).collect()
 }
 
 fn quoted(text: &str) -> String {

@@ -140,6 +140,16 @@ impl Filters {
             .map(|(_, value)| value.as_str())
     }
 
+    /// Of a list of numbers only those are shown that were asked for.
+    pub(super) fn narrow(&self, row: &mut Row) {
+        for (name, numbers) in row.lists() {
+            let asked = self.0.iter().filter(|(of, _)| abbreviates(of, name));
+            for (_, wanted) in asked {
+                numbers.retain(|number| is_in(wanted, (*number).into()));
+            }
+        }
+    }
+
     /// Whether an object is to be shown. One that has no such value at all is not.
     pub(super) fn admit(&self, row: &Row) -> bool {
         self.0.iter().all(|(name, wanted)| {
@@ -162,6 +172,7 @@ fn matches(value: &Value, wanted: &str) -> bool {
         Value::Text(text) => wanted
             .split(',')
             .any(|alternative| alternative.eq_ignore_ascii_case(text)),
+        Value::Ranges(numbers) => numbers.iter().any(|number| is_in(wanted, (*number).into())),
         Value::Count(_) | Value::Switch(_) | Value::List(_) => false,
     }
 }

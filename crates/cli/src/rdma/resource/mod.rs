@@ -146,19 +146,36 @@ fn show(options: OutputOptions, mut words: VecDeque<String>) -> Result<Ended, Fa
     let (rows, remark) = match list.kind {
         None => (row::of_gids(&shown), String::new()),
         Some(kind) => {
-            let survey = Survey::take(&[kind])?;
+            let survey = Survey::take(&kinds(kind))?;
             (
-                row::of_objects(&survey.found, &shown),
+                row::of_objects(kind, &survey.found, &shown),
                 survey.remark(MISSING),
             )
         }
     };
-    let entries: Vec<Entry> = rows
-        .into_iter()
+    Ok(Ended::Remarked(
+        render(&admitted(rows, &filters), options),
+        remark,
+    ))
+}
+
+/// What the filters leave.
+fn admitted(rows: Vec<Row>, filters: &Filters) -> Vec<Entry> {
+    rows.into_iter()
         .filter(|row| filters.admit(row))
-        .map(Row::into_entry)
-        .collect();
-    Ok(Ended::Remarked(render(&entries, options), remark))
+        .map(|mut row| {
+            filters.narrow(&mut row);
+            row.into_entry()
+        })
+        .collect()
+}
+
+/// What has to be asked for to list a kind: queue pairs know which queue they share.
+fn kinds(kind: Kind) -> Vec<Kind> {
+    match kind {
+        Kind::SharedReceiveQueue => vec![Kind::QueuePair, kind],
+        _ => vec![kind],
+    }
 }
 
 /// The links that a filter leaves.

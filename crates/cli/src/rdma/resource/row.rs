@@ -1,5 +1,6 @@
 //! One object: its line, its JSON, and the values that filters compare.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use broker::{
@@ -105,6 +106,15 @@ impl Row {
         fields.chain(self.parts.iter().map(|(name, value)| (*name, value)))
     }
 
+    /// Lists of numbers, by name.
+    pub(super) fn lists(&mut self) -> impl Iterator<Item = (&'static str, &mut Vec<u32>)> {
+        let fields = self.entry.fields.iter_mut();
+        fields.filter_map(|field| match &mut field.value {
+            Value::Ranges(numbers) => Some((field.name, numbers)),
+            _ => None,
+        })
+    }
+
     pub(super) fn into_entry(self) -> Entry {
         self.entry
     }
@@ -123,21 +133,48 @@ pub(super) fn kind(object: &Object) -> Kind {
     }
 }
 
-/// The objects of each of these links. What belongs to no link in particular belongs to all.
-pub(super) fn of_objects(found: &[Found], links: &[&LinkInfo]) -> Vec<Row> {
+/// The objects of one kind, of each of these links. What belongs to no link in particular belongs
+/// to all.
+pub(super) fn of_objects(wanted: Kind, found: &[Found], links: &[&LinkInfo]) -> Vec<Row> {
+    let sharers = Sharers::among(found);
     let mut rows = Vec::new();
     for link in links {
-        for found in found {
+        for found in found.iter().filter(|found| kind(&found.object) == wanted) {
             let of = found.object.link.as_ref();
             if of.is_none_or(|of| *of == link.name) {
-                rows.push(of_object(found, link));
+                rows.push(of_object(found, link, &sharers));
             }
         }
     }
     rows
 }
 
-fn of_object(found: &Found, link: &LinkInfo) -> Row {
+/// The queue pairs of shared receive queues, by process and number of the queue.
+struct Sharers(HashMap<(u64, u32), Vec<u32>>);
+
+impl Sharers {
+    fn among(found: &[Found]) -> Self {
+        let mut sharers: HashMap<_, Vec<u32>> = HashMap::new();
+        for Found { process, object } in found {
+            if let Details::QueuePair { srq: Some(srq), .. } = object.details {
+                sharers
+                    .entry((process.key, srq))
+                    .or_default()
+                    .push(object.number);
+            }
+        }
+        sharers.values_mut().for_each(|numbers| numbers.sort());
+        Self(sharers)
+    }
+
+    /// Ascending.
+    fn of(&self, queue: &Found) -> Vec<u32> {
+        let numbers = self.0.get(&(queue.process.key, queue.object.number));
+        numbers.cloned().unwrap_or_default()
+    }
+}
+
+fn of_object(found: &Found, link: &LinkInfo, sharers: &Sharers) -> Row {
     let Found { process, object } = found;
     // of a number that only its process knows
     let unique = |number: u32| (process.ordinal << NUMBER_BITS).wrapping_add(number);
@@ -198,6 +235,10 @@ fn of_object(found: &Found, link: &LinkInfo) -> Row {
         Details::SharedReceiveQueue { pd } => {
             row.number("srqn", unique(object.number));
             row.text("type", "BASIC");
+            let sharers = sharers.of(found);
+            if !sharers.is_empty() {
+                row.field("lqpn", Value::Ranges(sharers));
+            }
             row.number("pdn", unique(*pd));
         }
         Details::ConnectionId {

@@ -59,6 +59,7 @@ fn qp(psns: [u32; 2], peer: u32, pd: u32) -> Details {
         }),
         sq_psn: psns[1],
         pd,
+        srq: None,
     }
 }
 
@@ -133,17 +134,11 @@ fn shown(command: &str, objects: &[Found]) -> String {
     let filters = Filters::parse(list.filters, words.split_off(2)).expect("right");
     let links = [link("rxe0")];
     let wanted = wanted(list, &filters, &links).expect("it is there");
-    let of_kind: Vec<Found> = objects
-        .iter()
-        .filter(|found| Some(row::kind(&found.object)) == list.kind)
-        .cloned()
-        .collect();
-    let entries: Vec<Entry> = row::of_objects(&of_kind, &wanted)
-        .into_iter()
-        .filter(|row| filters.admit(row))
-        .map(Row::into_entry)
-        .collect();
-    render(&entries, options)
+    let kind = list.kind.expect("of objects");
+    render(
+        &admitted(row::of_objects(kind, objects, &wanted), &filters),
+        options,
+    )
 }
 
 /// Lines of the kernel's own objects have its name in brackets.
@@ -233,6 +228,40 @@ fn filters_leave_what_they_say() {
 }
 
 #[test]
+fn a_shared_receive_queue_names_its_queue_pairs() {
+    let sharer = |key, number, queue| {
+        let mut found = found(7, number, qp([0; 2], 0, 1));
+        found.process.key = key;
+        if let Details::QueuePair { srq, .. } = &mut found.object.details {
+            *srq = queue;
+        }
+        found
+    };
+    let of = [
+        found(7, 4, Details::SharedReceiveQueue { pd: 1 }),
+        found(7, 5, Details::SharedReceiveQueue { pd: 1 }),
+        sharer(1, 130, Some(4)),
+        sharer(1, 128, Some(4)),
+        sharer(1, 127, Some(4)),
+        sharer(1, 126, Some(4)),
+        sharer(1, 129, None),
+        // of another process, which counts for itself
+        sharer(2, 140, Some(4)),
+    ];
+    let line = "dev rxe0 srqn 4 type BASIC lqpn 126-128,130 pdn 1 pid 7 comm rping \n";
+    let alone = "dev rxe0 srqn 5 type BASIC pdn 1 pid 7 comm rping \n";
+    assert_eq!(shown("resource show srq", &of), format!("{line}{alone}"));
+    let narrow = line.replace("126-128,130", "127-128");
+    assert_eq!(shown("resource show srq lqpn 127-129", &of), narrow);
+    assert_eq!(shown("resource show srq lqpn 129", &of), "");
+    let json = shown("-j resource show srq", &of);
+    assert!(
+        json.contains(r#""lqpn":["126-128","130"],"pdn":1"#),
+        "{json}"
+    );
+}
+
+#[test]
 fn a_device_that_is_not_there_is_named_as_iproute2_does() {
     let error = |command: &str| {
         let words: VecDeque<String> = command.split(' ').map(str::to_owned).collect();
@@ -251,7 +280,7 @@ fn numbers_of_two_processes_differ() {
     let of = |ordinal| {
         let mut found = found(7, 1, pd(1, 0));
         found.process.ordinal = ordinal;
-        let rows = row::of_objects(&[found], &[&link("rxe0")]);
+        let rows = row::of_objects(Kind::ProtectionDomain, &[found], &[&link("rxe0")]);
         let entries: Vec<Entry> = rows.into_iter().map(Row::into_entry).collect();
         render(&entries, OutputOptions::default())
     };
