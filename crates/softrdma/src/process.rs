@@ -221,7 +221,7 @@ fn fault_plan() -> Result<Option<FaultPlan>> {
 
 /// Says something that the person in front of the program should read: to the log, and by the way
 /// that [`report_by`] set.
-fn report(text: &str) {
+pub(crate) fn report(text: &str) {
     tracing::error!("{text}");
     if let Some(say) = REPORTER.get() {
         say(text);

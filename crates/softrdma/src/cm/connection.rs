@@ -1,6 +1,7 @@
 //! What a program does with a peer: asks, accepts, refuses, closes. IDs of datagrams ask and answer
 //! in one exchange, see `datagram.rs`.
 
+use engine::Instant;
 use engine::cm::{Accept, Cm, CmError, ConnectRequest, Enhancements, LocalQueuePair, Refusal};
 use engine::qp::{self, Transport};
 use wire::mad::{Bits, CmaHeader, CommId, Guid, Padded, RejectReason, ServiceId, TransportService};
@@ -52,12 +53,12 @@ impl Id {
             if record.transport == Transport::Ud {
                 let message = datagram::question(&called, request)?;
                 record.qpn = Qpn::new(request.qpn);
-                return inner.begin(number, |cm| cm.resolve(now, &message));
+                return inner.begin(number, now, |cm| cm.resolve(now, &message));
             }
             let message = connect_request(record, &called, request)?;
             record.retry_count = message.retry_count;
             record.qpn = Some(message.local.qpn);
-            inner.begin(number, |cm| cm.connect(now, &message))
+            inner.begin(number, now, |cm| cm.connect(now, &message))
         })
     }
 
@@ -213,6 +214,7 @@ impl Inner {
     fn begin(
         &mut self,
         number: u64,
+        now: Instant,
         start: impl FnOnce(&mut Cm) -> std::result::Result<CommId, CmError>,
     ) -> Result<()> {
         let cm = self.cm.as_mut().ok_or(Error::DeviceFatal)?;
@@ -220,6 +222,7 @@ impl Inner {
         self.by_comm.insert(comm, number);
         let record = self.record(number)?;
         (record.comm, record.state) = (Some(comm), State::Connecting);
+        self.remember_asking(number, now);
         Ok(())
     }
 }

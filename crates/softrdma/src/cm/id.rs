@@ -13,10 +13,10 @@ use engine::qp::Transport;
 use wire::Psn;
 use wire::mad::ServiceId;
 
-use super::Inner;
 use super::event::{Event, EventChannel, EventKind};
 use super::record::{Record, State};
 use super::resolve::{destination, flow_label, scope, source};
+use super::{Inner, advice};
 use crate::error::{Error, Result};
 use crate::process::{Process, random};
 
@@ -201,6 +201,9 @@ impl Id {
             None
         } else {
             let way = self.process.way(address, address, options.traffic_class)?;
+            if way.is_none() {
+                advice::no_address(address.ip());
+            }
             Some(way.ok_or(Error::NoRoute(address.ip()))?)
         };
         let at = PortAddress {
@@ -243,12 +246,14 @@ impl Id {
             Ok(local) => local,
             Err(errno) => {
                 tracing::debug!(%to, %errno, "no way to an address");
+                advice::no_way(to.ip(), errno);
                 return self.tell(EventKind::AddressError, -errno.raw_os_error(), 0);
             }
         };
         let class = self.options().traffic_class;
         let Some(known) = self.process.way(local, to, class)? else {
             tracing::debug!(%to, %local, "no link has the source address");
+            advice::no_way(to.ip(), format_args!("none has its source, {}", local.ip()));
             return self.tell(EventKind::AddressError, -libc::ENODEV, 0);
         };
         if state == State::Idle {

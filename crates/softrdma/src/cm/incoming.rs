@@ -16,7 +16,7 @@ use super::event::{ConnectionParameters, Event, EventKind};
 use super::id::Id;
 use super::record::{Agreed, Record, Route, State};
 use super::resolve::{link_of, route};
-use super::{Inner, datagram};
+use super::{Inner, advice, datagram};
 use crate::process::{Process, random};
 
 /// What a peer that does not answer is to C.
@@ -255,6 +255,9 @@ fn responded(record: &mut Record, response: &ConnectResponse) -> Event {
 
 fn rejected(record: &mut Record, rejection: &Rejection) -> Event {
     record.state = State::Connected;
+    if let (RejectReason::InvalidServiceId, Some(to)) = (rejection.reason, record.remote) {
+        advice::no_listener(to);
+    }
     let mut event = Event::of(
         record,
         EventKind::Rejected,

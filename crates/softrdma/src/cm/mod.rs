@@ -14,6 +14,7 @@
 //! | `record` | what is known of an ID |
 //! | `resolve` | from addresses to the link and the path between them |
 //! | `incoming` | from the state machines' events to the program's |
+//! | `advice` | what the person in front of the program is told |
 //! | `report` | what IDs there are, for who asks |
 //! | `attributes` | what the queue pair of a connection has to be set to |
 //!
@@ -22,6 +23,7 @@
 //! lane takes the messages that come and minds the deadlines. It never touches a queue pair: those
 //! belong to the program, which moves them when it is told.
 
+mod advice;
 mod attributes;
 pub mod connection;
 mod datagram;
@@ -76,6 +78,8 @@ struct Inner {
     /// Who listens: several at different addresses.
     listeners: HashMap<ServiceId, Vec<u64>>,
     last_number: u64,
+    /// Who may have asked a peer that does not answer.
+    asked: Option<advice::Asked>,
     /// The links of this host, as last heard; `None` before anybody asked for them.
     links: Option<Vec<LinkInfo>>,
 }
@@ -157,6 +161,7 @@ impl Process {
                 tracing::trace!(?outcome, source = %message.meta.source, "a message for QP 1");
             }
             cm.handle_timeout(now);
+            inner.look_for_silence(now);
         });
     }
 
