@@ -33,7 +33,9 @@ impl Dist {
         // a symbolic link would be resolved to where cargo built it; a copy could still be open for
         // writing in a child that another test is just starting
         fs::hard_link(SOFTRDMA, folder.join("bin/softrdma")).expect("the same file system");
-        symlink("/dev/null", folder.join("lib/libibverbs.so.1")).expect("there is room");
+        for library in ["lib/libibverbs.so.1", "lib/librdmacm.so.1"] {
+            symlink("/dev/null", folder.join(library)).expect("there is room");
+        }
         Self(folder)
     }
 

@@ -1,6 +1,6 @@
 //! One end of a connection with its buffers: each call waits until it is done.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -44,6 +44,19 @@ impl Watch {
         Some(event.kind)
     }
 
+    /// Waits for a request of a client. What becomes of one that was not taken is passed by.
+    pub(super) fn request(&self) -> Result<Id> {
+        loop {
+            match self.try_next() {
+                Some(CmEvent {
+                    request: Some(id), ..
+                }) => return Ok(id),
+                Some(_) => {}
+                None => wait(&[&self.events])?,
+            }
+        }
+    }
+
     /// Waits for an event, which has to be of this kind.
     pub(super) fn expect(&self, kind: EventKind) -> Result<CmEvent> {
         loop {
@@ -75,6 +88,8 @@ pub(super) struct Connection {
     size: u32,
     /// What completed and was not waited for yet.
     done: RefCell<VecDeque<WorkCompletion>>,
+    /// The peer has closed the connection: nothing more will come.
+    is_closed: Cell<bool>,
 }
 
 impl Connection {
@@ -104,6 +119,7 @@ impl Connection {
             watch,
             size,
             done: RefCell::default(),
+            is_closed: Cell::default(),
         };
         connection.step(State::Init)?;
         connection.post_receive()?;
@@ -259,9 +275,12 @@ impl Connection {
             if let Some(done) = self.take(&is_it)? {
                 return Ok(Some(done));
             }
+            if self.is_closed.get() {
+                return Ok(None);
+            }
             match self.watch.try_next() {
                 // the last of it may have come meanwhile
-                Some(event) if event.kind == EventKind::Disconnected => return self.take(&is_it),
+                Some(event) if event.kind == EventKind::Disconnected => self.is_closed.set(true),
                 // it says what the message that was received has said already
                 Some(event) if event.kind == EventKind::Established => {}
                 Some(event) => return Err(unexpected(&event, self.id.remote())),

@@ -9,6 +9,7 @@ mod info;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use softrdma::Access;
@@ -22,25 +23,34 @@ const SIZE_MIN: u32 = 32;
 /// Bytes of the longest one.
 const SIZE_MAX: u32 = 65_535;
 
+/// Clients that a persistent server serves at the same time, and those that may wait for it.
+const CLIENTS_MAX: usize = 256;
+const BACKLOG: i32 = 128;
+
+/// What can be done when no device has an address.
+const NO_ADDRESS: &str = "`softrdma resource show gid` lists the addresses that devices have";
+
 /// The characters of a text go round between these.
 const CHARACTERS: std::ops::RangeInclusive<u8> = b'A'..=b'z';
 
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("role").required(true))]
 pub(crate) struct Arguments {
     /// Wait for a client and serve it
-    #[arg(
-        short,
-        long,
-        conflicts_with = "client",
-        required_unless_present = "client"
-    )]
+    #[arg(short, long, group = "role")]
     server: bool,
     /// Ask a server
-    #[arg(short, long, requires = "address")]
+    #[arg(short, long, group = "role", requires = "address")]
     client: bool,
+    /// Serve all clients that come, also several at once, until it is ended
+    #[arg(short = 'P', long, conflicts_with = "client")]
+    persistent: bool,
     /// The server's address; the server itself listens at all of them without one
     #[arg(short, long)]
     address: Option<String>,
+    /// The address that the client asks from, if not the one that the route says
+    #[arg(short = 'I', long, value_name = "ADDRESS", conflicts_with = "server")]
+    interface: Option<String>,
     /// The server's RDMA port; 0 is any that is free
     #[arg(short, long, default_value_t = 7174)]
     port: u16,
@@ -60,11 +70,13 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let ended = if arguments.server {
-        serve(arguments)
-    } else {
-        ask(arguments)
-    };
+    let ended = prepare().and_then(|_broker| {
+        if arguments.server {
+            serve(arguments)
+        } else {
+            ask(arguments)
+        }
+    });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -74,32 +86,105 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// The address to listen at or to connect to.
-fn address(arguments: &Arguments) -> Result<SocketAddr> {
-    let Some(name) = &arguments.address else {
-        return Ok((Ipv4Addr::UNSPECIFIED, arguments.port).into());
-    };
-    let found = (name.as_str(), arguments.port).to_socket_addrs();
+/// As for a program that is run: a broker, and a link if there is none.
+fn prepare() -> Result<broker::Client> {
+    Ok(crate::run::broker_with_link()?)
+}
+
+/// What an address or a name stands for.
+fn look_up(name: &str, port: u16) -> Result<SocketAddr> {
+    let found = (name, port).to_socket_addrs();
     let mut found = found.with_context(|| format!("the address {name}"))?;
     found
         .next()
         .with_context(|| format!("{name} has no address"))
 }
 
-/// Serves one client.
+/// The address to listen at or to connect to.
+fn address(arguments: &Arguments) -> Result<SocketAddr> {
+    match &arguments.address {
+        Some(name) => look_up(name, arguments.port),
+        None => Ok((Ipv4Addr::UNSPECIFIED, arguments.port).into()),
+    }
+}
+
+/// Serves one client, or with `-P` every one that comes.
 fn serve(arguments: &Arguments) -> Result<()> {
     let at = address(arguments)?;
     let watch = Watch::new()?;
     let listener = Id::new(watch.events(), PortSpace::Tcp)?;
-    listener.bind(at).with_context(|| format!("bind {at}"))?;
     listener
-        .listen(1)
+        .bind(at)
+        .with_context(|| format!("bind {at} ({NO_ADDRESS})"))?;
+    let waiting_max = if arguments.persistent { BACKLOG } else { 1 };
+    listener
+        .listen(waiting_max)
         .with_context(|| format!("listen at {at}"))?;
     if let Some(bound) = listener.local().filter(|_| arguments.port == 0) {
         println!("listening at port {}", bound.port());
     }
-    let request = watch.expect(EventKind::ConnectRequest)?.request;
-    let id = request.context("a request without an ID")?;
+    if !arguments.persistent {
+        let id = watch.request()?;
+        return converse(watch, id, arguments);
+    }
+    let served = Served::default();
+    std::thread::scope(|scope| {
+        loop {
+            let place = served.take_place();
+            let id = watch.request()?;
+            scope.spawn(move || {
+                serve_beside(id, arguments);
+                drop(place);
+            });
+        }
+    })
+}
+
+/// How many clients are being served: at most [`CLIENTS_MAX`].
+#[derive(Default)]
+struct Served {
+    count: Mutex<usize>,
+    has_changed: Condvar,
+}
+
+/// Of a client; given back when it is dropped.
+struct Place<'a>(&'a Served);
+
+impl Served {
+    /// Waits for a place that is free.
+    fn take_place(&self) -> Place<'_> {
+        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |count: &mut usize| *count >= CLIENTS_MAX;
+        let waited = self.has_changed.wait_while(count, is_full);
+        *waited.unwrap_or_else(PoisonError::into_inner) += 1;
+        Place(self)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let count = &self.0.count;
+        *count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.has_changed.notify_one();
+    }
+}
+
+/// Serves one client of several: its events come through a channel of its own, and what goes wrong
+/// with it is no matter to the others.
+fn serve_beside(id: Id, arguments: &Arguments) {
+    let peer = id.remote();
+    let served = Watch::new().and_then(|watch| {
+        id.migrate(watch.events())?;
+        converse(watch, id, arguments)
+    });
+    if let Err(error) = served {
+        let peer = peer.map_or("a client".into(), |peer| peer.to_string());
+        eprintln!("softrdma: {peer}: {error:#}");
+    }
+}
+
+/// Serves the client whose request this is.
+fn converse(watch: Watch, id: Id, arguments: &Arguments) -> Result<()> {
     id.delivered();
     let connection = Connection::new(watch, id, arguments.size, Access::LOCAL_WRITE)?;
     connection.accept()?;
@@ -141,12 +226,18 @@ fn fitting(source: BufferInfo, size: u32) -> Result<u32> {
 /// Asks a server, so many times.
 fn ask(arguments: &Arguments) -> Result<()> {
     let to = address(arguments)?;
+    let from = arguments.interface.as_deref();
+    let from = from.map(|name| look_up(name, 0)).transpose()?;
     let watch = Watch::new()?;
     let id = Id::new(watch.events(), PortSpace::Tcp)?;
+    if let Some(from) = from {
+        id.bind(from)
+            .with_context(|| format!("bind {from} ({NO_ADDRESS})"))?;
+    }
     id.resolve_address(None, to)?;
     watch
         .expect(EventKind::AddressResolved)
-        .with_context(|| format!("no device leads to {}", to.ip()))?;
+        .with_context(|| format!("find the way to {}", to.ip()))?;
     id.resolve_route()?;
     watch.expect(EventKind::RouteResolved)?;
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -208,13 +299,22 @@ fn unexpected(event: &CmEvent, peer: Option<SocketAddr>) -> anyhow::Error {
     let peer = peer.map_or(IpAddr::from(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
     match event.kind {
         EventKind::Rejected if event.status == 8 => {
-            anyhow::anyhow!("nobody listens there (rejected, reason 8)")
+            anyhow::anyhow!(
+                "nobody listens there (rejected, reason 8): start the server first, and on the \
+                 same port"
+            )
         }
         EventKind::Rejected => anyhow::anyhow!("rejected, reason {}", event.status),
-        EventKind::Unreachable => anyhow::anyhow!("no answer"),
+        EventKind::Unreachable => anyhow::anyhow!(
+            "no answer: does `ping` reach that address, is an RDMA device on it, does a firewall \
+             drop UDP port 4791?"
+        ),
         EventKind::AddressError => {
             let error = std::io::Error::from_raw_os_error(-event.status);
-            anyhow::anyhow!("no way, or no device on it: {error}")
+            anyhow::anyhow!(
+                "no RDMA device leads there ({error}): `ip route get` names the interface, \
+                 `softrdma link add NAME type rxe netdev INTERFACE` makes a device on it"
+            )
         }
         kind => anyhow::anyhow!("unexpected {kind:?} ({}) of {peer}", event.status),
     }
@@ -245,6 +345,19 @@ mod tests {
         assert!(shown(57, 64).starts_with("rdma-ping-57: zABC"));
         assert!(shown(58, 64).starts_with("rdma-ping-58: ABC"));
         assert!(shown(u32::MAX, SIZE_MIN as usize).starts_with("rdma-ping-4294967295: "));
+    }
+
+    #[test]
+    fn a_place_that_is_given_back_is_free_again() {
+        let served = Served::default();
+        let mut places: Vec<_> = (0..CLIENTS_MAX).map(|_| served.take_place()).collect();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(served.take_place()));
+            places.pop();
+            waiting.join().expect("it waits and ends");
+        });
+        drop(places);
+        assert_eq!(served.count.into_inner().expect("nobody panicked"), 0);
     }
 
     #[test]

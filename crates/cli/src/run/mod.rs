@@ -119,15 +119,22 @@ fn libraries() -> Result<PathBuf, String> {
         .and_then(Path::parent)
         .map(|folder| folder.join("lib"))
         .ok_or_else(|| format!("{} is in no folder", own.display()))?;
-    if folder.join(LIBRARIES[0]).exists() {
-        return Ok(folder);
+    match missing(&folder) {
+        None => Ok(folder),
+        // the system's would find no device, or one of another kind
+        Some(name) => Err(format!(
+            "there is no {name} in {}: this program belongs in the bin folder beside that, as \
+             `cargo xtask dist` puts it",
+            folder.display()
+        )),
     }
-    Err(format!(
-        "there is no {} in {}: this program belongs in the bin folder beside that, as \
-         `cargo xtask dist` puts it",
-        LIBRARIES[0],
-        folder.display()
-    ))
+}
+
+/// A library that should be in the folder and is not.
+fn missing(folder: &Path) -> Option<&'static str> {
+    LIBRARIES
+        .into_iter()
+        .find(|name| !folder.join(name).exists())
 }
 
 /// Sees to it that there is a broker with a link, for the life of this process and thus of the
@@ -144,7 +151,8 @@ fn prepare(sysfs: Wish) -> Result<Option<Place>, String> {
     sysfs::show(sysfs, &links, owner).map_err(|text| format!("/sys/class/infiniband: {text}"))
 }
 
-fn broker_with_link() -> Result<Client, Failure> {
+/// A broker, with a link of its own if there is none, for as long as the value lives.
+pub(crate) fn broker_with_link() -> Result<Client, Failure> {
     let client = connect_or_start()?;
     client.hold()?;
     wait_for_port(&client)?;
@@ -253,6 +261,18 @@ mod tests {
             .into_iter()
             .map(|(name, value)| (name, value.into_string().expect("plain text")))
             .collect()
+    }
+
+    #[test]
+    fn every_library_has_to_be_there() {
+        let folder = env::temp_dir().join(format!("softrdma-run-test-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder of this test");
+        for (index, name) in LIBRARIES.into_iter().enumerate() {
+            assert_eq!(missing(&folder), Some(LIBRARIES[index]));
+            std::fs::write(folder.join(name), "").expect("a file of this test");
+        }
+        assert_eq!(missing(&folder), None);
+        std::fs::remove_dir_all(&folder).expect("made by this test");
     }
 
     #[test]
