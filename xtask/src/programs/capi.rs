@@ -13,7 +13,7 @@ use super::world::World;
 use crate::{sandbox, workspace};
 
 /// One for each program.
-pub const SCENES: [Scene; 9] = [
+pub const SCENES: [Scene; 10] = [
     ("wrong-use", wrong_use),
     ("waiting", waiting),
     ("builders", builders),
@@ -22,10 +22,11 @@ pub const SCENES: [Scene; 9] = [
     ("shared-receives", shared_receives),
     ("multicast-groups", multicast),
     ("connections", connections),
+    ("abused-connections", abused_connections),
     ("rsockets", rsockets),
 ];
 
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "wrong_use",
     "waiting",
     "builders",
@@ -34,6 +35,7 @@ const PROGRAMS: [&str; 9] = [
     "shared_receives",
     "multicast",
     "connections",
+    "abused_connections",
     "rsockets",
 ];
 
@@ -67,6 +69,10 @@ fn multicast(world: &World) -> Result<()> {
 
 fn connections(world: &World) -> Result<()> {
     run(world, "connections")
+}
+
+fn abused_connections(world: &World) -> Result<()> {
+    run(world, "abused_connections")
 }
 
 fn rsockets(world: &World) -> Result<()> {
