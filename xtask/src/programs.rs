@@ -17,6 +17,7 @@ mod resource;
 mod rsockets;
 mod scenes;
 mod sudden_ends;
+mod tutorial;
 mod world;
 
 use std::path::{Path, PathBuf};

@@ -16,6 +16,7 @@ use super::resource;
 use super::rsockets;
 use super::scenes;
 use super::sudden_ends;
+use super::tutorial;
 use super::world::{Net, World};
 use crate::process::GUARD;
 use crate::sandbox::Who;
@@ -67,7 +68,7 @@ pub fn all(full: bool) -> Vec<Case> {
     let scenes = scenes.chain(crowd::SCENES).chain(capi::SCENES);
     let scenes = scenes.chain(connections::SCENES).chain(rsockets::SCENES);
     let scenes = scenes.chain(ping::SCENES);
-    let scenes = scenes.chain(multicast::SCENES);
+    let scenes = scenes.chain(multicast::SCENES).chain(tutorial::SCENES);
     for (what, run) in scenes.chain(resource::SCENES) {
         cases.push(case(Net::Lo, Who::Root, what, run));
     }
@@ -293,7 +294,10 @@ fn two_hosts(cases: &mut Vec<Case>) {
         cases.extend(pings.map(|ping| ping_case(net, Who::Root, ping)));
         cases.push(case(net, Who::Root, "twin", scenes::twin));
     }
-    for (what, run) in multicast::SCENES {
+    for (what, run) in multicast::SCENES
+        .into_iter()
+        .chain(multicast::BETWEEN_HOSTS)
+    {
         cases.push(case(Net::Veth(1500), Who::User, what, run));
     }
 }

@@ -1,17 +1,27 @@
-//! Multicast groups: `mckey` of Debian's `rdmacm-utils`, one sender and several receivers.
+//! Multicast groups: `mckey` of Debian's `rdmacm-utils`, one sender and several receivers, and
+//! perftest's, whose server attaches its queue pair by `ibv_attach_mcast` alone.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::perftest::PerfTest;
 use super::scenes::Scene;
 use super::succeeded;
 use super::world::{Host, World};
 use crate::process::{Ended, GUARD, Running};
 
 /// Those that run once, as root on `lo`.
-pub const SCENES: [Scene; 2] = [("mckey,ipv4", ipv4), ("mckey,ipv6", ipv6)];
+pub const SCENES: [Scene; 3] = [
+    ("mckey,ipv4", ipv4),
+    ("mckey,ipv6", ipv6),
+    ("ib_send_bw,multicast,ipv4", perftest_ipv4),
+];
+
+/// Those that need two hosts: the kernel has no way to groups of IPv6 on `lo`, and what is passed
+/// on there instead has a bound, which perftest does not know.
+pub const BETWEEN_HOSTS: [Scene; 1] = [("ib_send_bw,multicast,ipv6", perftest_ipv6)];
 
 /// Receivers on each host.
 const RECEIVERS: usize = 2;
@@ -32,6 +42,27 @@ pub fn ipv6(world: &World) -> Result<()> {
         _ => "::1".to_owned(),
     };
     run(world, "ff1e::77", address)
+}
+
+/// perftest, with a group of IPv4.
+fn perftest_ipv4(world: &World) -> Result<()> {
+    perftest(world, "1", "0:0:0:0:0:0:0:0:0:0:255:255:239:77:2:1")
+}
+
+/// perftest, with a group of IPv6. Without `-M` it takes ff01:0:2:c985::, whose scope is the
+/// interface: the kernel drops what comes for it over a network.
+fn perftest_ipv6(world: &World) -> Result<()> {
+    perftest(world, "2", "255:30:0:0:0:0:0:0:0:0:0:0:0:77:2:1")
+}
+
+/// One server in the group and one client, which sends as many as a receive buffer holds in any
+/// case.
+fn perftest(world: &World, gid_index: &'static str, group: &'static str) -> Result<()> {
+    let test = PerfTest {
+        program: "ib_send_bw",
+        options: vec!["-c", "UD", "-g", "-n", "50", "-x", gid_index, "-M", group],
+    };
+    test.run(world)
 }
 
 /// Receivers on both hosts, the sender on one of them. The program says nothing before it ends;
