@@ -46,7 +46,8 @@ pub struct IwarpOptions {
     pub peer_to_peer: bool,
     /// Bytes of the largest ULPDU sent; `None` is what fits a TCP segment, the MULPDU.
     pub segment: Option<u16>,
-    /// Whether there are atomics and immediate data, which both ends must have been told. spec: RFC 7306
+    /// Whether there are atomics and immediate data, which both ends must have been told.
+    /// spec: RFC 7306
     pub rfc7306: bool,
 }
 
