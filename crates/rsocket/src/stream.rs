@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use io::Descriptor;
 use softrdma::cm::{Id, PortSpace};
 use softrdma::{CompletionChannel, ProgramBytes, ProgramBytesMut};
 
@@ -68,8 +69,10 @@ pub struct Mode {
 pub struct Stream {
     pub(crate) token: u64,
     pub(crate) id: Id,
-    /// Its descriptor, by which the program knows it, too.
+    /// Its descriptor, by which the program knows it, too, unless it was accepted.
     pub(crate) channel: Arc<CompletionChannel>,
+    /// The same one, by a number of when it was accepted.
+    accepted_as: OnceLock<Descriptor>,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) options: Options,
     pub(crate) endpoint: OnceLock<Endpoint>,
@@ -121,6 +124,7 @@ impl Stream {
             token,
             id,
             channel: Arc::new(channel),
+            accepted_as: OnceLock::new(),
             waiters: Arc::default(),
             options: Options::default(),
             endpoint: OnceLock::new(),
@@ -141,7 +145,10 @@ impl Stream {
     }
 
     pub(crate) fn descriptor(&self) -> RawFd {
-        raw(&*self.channel)
+        match self.accepted_as.get() {
+            Some(descriptor) => raw(descriptor),
+            None => raw(&*self.channel),
+        }
     }
 
     /// Whether calls return at once.
@@ -262,6 +269,8 @@ impl Stream {
             if control.phase != Phase::Listening {
                 return Err(Error::Invalid("the rsocket does not listen"));
             }
+            let first = control.accepted.front().ok_or(Error::WouldBlock)?;
+            first.take_number()?;
             control.accepted.pop_front().ok_or(Error::WouldBlock)?
         };
         stream.id.delivered();
@@ -269,6 +278,17 @@ impl Stream {
         let remote = stream.remote();
         let descriptor = Service::current()?.insert(Socket::Stream(stream));
         Ok((descriptor, remote))
+    }
+
+    /// Gives an accepted stream its number. As with the kernel's sockets it is one of now: its
+    /// channel is older, and librspreload, which opens a descriptor of its own before it accepts,
+    /// looks for the pair from low numbers on and would take a lower one for something else.
+    fn take_number(&self) -> Result<()> {
+        let descriptor = rustix::io::fcntl_dupfd_cloexec(&*self.channel, 0)
+            .map_err(Error::system("number an accepted rsocket"))?;
+        // once: who is accepted leaves the queue
+        let _ = self.accepted_as.set(descriptor.into());
+        Ok(())
     }
 
     /// What it is ready for.

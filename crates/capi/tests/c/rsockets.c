@@ -125,7 +125,7 @@ static void connecting(int from, const struct sockaddr_in *to)
 {
 	struct sockaddr_in name, peer;
 	socklen_t length = sizeof(int);
-	int error = -1, descriptor = stream(), other;
+	int error = -1, descriptor = stream(), other, before;
 	struct pollfd poller;
 
 	printf("connecting without waiting\n");
@@ -146,8 +146,12 @@ static void connecting(int from, const struct sockaddr_in *to)
 	poller = (struct pollfd){ .fd = from, .events = POLLIN };
 	must("the listener has one", rpoll(&poller, 1, GUARD_MS) == 1 && poller.revents == POLLIN);
 	length = sizeof(peer);
+	/* a program that keeps rsockets and descriptors apart opens one of its own first */
+	before = open("/dev/null", O_RDONLY);
 	other = raccept(from, (struct sockaddr *)&peer, &length);
 	must("it is accepted", other >= 0 && length == sizeof(peer));
+	must("its number is of now", other > before);
+	close(before);
 	length = sizeof(name);
 	rgetsockname(descriptor, (struct sockaddr *)&name, &length);
 	must("and has the right name", name.sin_port == peer.sin_port &&
