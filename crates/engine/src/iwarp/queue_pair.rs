@@ -86,7 +86,11 @@ pub(super) enum Opening {
     Sends(Rtr),
     /// Nothing before the peer's first FPDU, which is expected by the deadline if it is an RTR
     /// message. spec: RFC 5044 7.1, RFC 6581 4
-    Hears { deadline: Option<Instant> },
+    Hears {
+        deadline: Option<Instant>,
+        /// Until when we wait if it is none, should we wait no longer than that.
+        patience: Option<Instant>,
+    },
     /// We may.
     Open,
 }
@@ -215,10 +219,19 @@ impl<H: Host> QueuePair<H> {
             (Role::Passive, rtr) => {
                 self.responder.awaits_rtr_send = rtr == Some(Rtr::Send);
                 let deadline = rtr.map(|_| now.plus(REPLY_TIMEOUT));
-                Opening::Hears { deadline }
+                Opening::Hears {
+                    deadline,
+                    patience: None,
+                }
             }
         };
-        let is_awaited = matches!(opening, Opening::Hears { deadline: Some(_) });
+        let is_awaited = matches!(
+            opening,
+            Opening::Hears {
+                deadline: Some(_),
+                ..
+            }
+        );
         self.phase = Phase::Streaming(Stream {
             deframer: Deframer::new(agreement.has_crc, agreement.receives_markers),
             opening,
@@ -230,6 +243,22 @@ impl<H: Host> QueuePair<H> {
             self.events.push_back(Event::Established);
         }
         true
+    }
+
+    /// Who accepted waits for the peer's first FPDU until `until`, and sends then without having
+    /// heard anything. The RFC lets nobody do so; but programs whose accepting side speaks first
+    /// work over siw, which does not wait at all. It means nothing where an RTR message was agreed
+    /// on.
+    pub fn hear_until(&mut self, until: Instant) {
+        // spec-exception: RFC 5044 7.1 because the other end would wait for ever as well
+        if let Phase::Streaming(stream) = &mut self.phase
+            && let Opening::Hears {
+                deadline: None,
+                patience,
+            } = &mut stream.opening
+        {
+            *patience = Some(until);
+        }
     }
 
     /// Appends a work request.
@@ -282,7 +311,7 @@ impl<H: Host> QueuePair<H> {
             Phase::Streaming(stream) => {
                 let closing = stream.closing.map(|closing| closing.deadline);
                 let hearing = match stream.opening {
-                    Opening::Hears { deadline } => deadline,
+                    Opening::Hears { deadline, patience } => deadline.or(patience),
                     _ => None,
                 };
                 closing.into_iter().chain(hearing).min()
@@ -294,6 +323,12 @@ impl<H: Host> QueuePair<H> {
 
     /// Gives up what is late.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if let Phase::Streaming(stream) = &mut self.phase
+            && let Opening::Hears { patience, .. } = stream.opening
+            && patience.is_some_and(|until| until <= now)
+        {
+            stream.opening = Opening::Open;
+        }
         if self.next_deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
@@ -390,7 +425,7 @@ impl<H: Host> QueuePair<H> {
     /// The peer's first FPDU is here and in order.
     pub(super) fn heard(&mut self) {
         if let Phase::Streaming(stream) = &mut self.phase
-            && let Opening::Hears { deadline } = stream.opening
+            && let Opening::Hears { deadline, .. } = stream.opening
         {
             stream.opening = Opening::Open;
             if deadline.is_some() {

@@ -97,6 +97,12 @@ impl AwaitingReply {
         })
     }
 
+    /// How many bytes to give it next at most, so that none are behind the reply: the first FPDUs
+    /// of a peer that has not waited for ours are for the stream. Never 0.
+    pub fn missing(&self) -> usize {
+        StartFrame::missing(&self.received).max(1)
+    }
+
     /// When to call [`Self::handle_timeout`].
     pub fn deadline(&self) -> Instant {
         self.deadline

@@ -2,9 +2,10 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::iwarp::{
-    Agreement, AwaitingReply, Depths, Event, Progress, QueuePair, StartError, StreamBurst,
+    Agreement, AwaitingReply, Depths, Ending, Event, Progress, QueuePair, StartError, StreamBurst,
 };
 use engine::qp::State;
 use engine::{AsyncEvent, Instant};
@@ -22,6 +23,9 @@ use crate::shard::DeviceHost;
 
 /// Bursts of one queue pair before others have their turn: about what a socket holds.
 const BURSTS_PER_VISIT: usize = 8;
+
+/// How long who accepted waits for the other end to speak first.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// See the module.
 pub(super) struct Pair {
@@ -169,6 +173,7 @@ impl Pair {
         self.teller = Some(teller);
         let has_begun = self.begin(now, agreement);
         if has_begun {
+            self.qp.hear_until(now.plus(PATIENCE));
             self.outgoing.push(reply);
         } else {
             (self.line, self.teller) = (None, None);
@@ -212,9 +217,13 @@ impl Pair {
         buffer: &mut ReadBuffer,
     ) -> Option<bool> {
         let line = self.line.as_mut()?;
-        match line.stream.receive(buffer.room()) {
+        let asking = line.asking.as_ref();
+        let most = asking.map_or(usize::MAX, AwaitingReply::missing);
+        let room = buffer.room();
+        let end = room.len().min(most);
+        match line.stream.receive(&mut room[..end]) {
             Receiving::Received(count) => {
-                let is_more = buffer.fill(count);
+                let is_more = buffer.fill(count) || line.asking.is_some();
                 let used = match line.asking.take() {
                     Some(asking) => {
                         self.hear_reply(now, asking, buffer.filled());
@@ -269,7 +278,7 @@ impl Pair {
     /// There will be no connection.
     fn fail(&mut self, error: StartError) {
         tracing::debug!(?error, qpn = %self.front.qpn(), "no connection");
-        self.tell(match error {
+        self.tell_last(match error {
             StartError::Rejected(private_data) => ReportKind::Rejected { private_data },
             error => ReportKind::Failed(error),
         });
@@ -384,7 +393,7 @@ impl Pair {
                 // the state was looked at above
                 Event::Async(AsyncEvent::StateChanged { .. }) => {}
                 Event::Async(event) => self.front.report(event),
-                Event::Disconnected(ending) => self.tell(ReportKind::Disconnected(ending)),
+                Event::Disconnected(ending) => self.tell_last(ReportKind::Disconnected(ending)),
                 Event::Finish => self.end_with(End::Finish),
                 Event::Close => self.end_with(End::Close),
                 Event::Abort => self.end_with(End::Abort),
@@ -402,6 +411,20 @@ impl Pair {
         if let Some(teller) = &self.teller {
             teller.reports.push(teller.token, kind);
         }
+    }
+
+    /// The same, and nothing follows.
+    fn tell_last(&mut self, kind: ReportKind) {
+        self.tell(kind);
+        self.teller = None;
+    }
+
+    /// The queue pair goes: who waits for the end of its connection, or for its beginning, is told.
+    pub fn take_leave(&mut self) {
+        self.tell_last(match &self.line {
+            Some(line) if line.asking.is_some() => ReportKind::Failed(StartError::Ended),
+            _ => ReportKind::Disconnected(Ending::Local),
+        });
     }
 
     /// Ends the connection, or its half, if its time has come; what became of it if it is no longer

@@ -140,7 +140,7 @@ impl Streams {
         now: Instant,
         memory: &MemoryTable,
     ) -> Option<Counters> {
-        self.pair(index)?.forget();
+        self.pair(index)?.take_leave();
         self.after(index, now, memory);
         let parting = self.pair(index)?.part(now);
         self.settle(index);

@@ -181,6 +181,15 @@ impl<'a> StartFrame<'a> {
         }
     }
 
+    /// How many bytes are missing of the frame that begins with `bytes`, as far as these tell.
+    pub fn missing(bytes: &[u8]) -> usize {
+        let end = match header::<HEADER_LENGTH>(bytes, Layer::Mpa) {
+            Ok(fixed) => HEADER_LENGTH + usize::from(read_u16(&fixed[PRIVATE_DATA_LENGTH])),
+            Err(_) => HEADER_LENGTH,
+        };
+        end.saturating_sub(bytes.len())
+    }
+
     /// The frame at the front of `bytes` and its length, or `None` if more bytes are needed.
     pub fn parse(kind: Kind, bytes: &'a [u8]) -> Result<Option<(Self, usize)>, ParseError> {
         let key = kind.key();

@@ -363,6 +363,43 @@ fn who_accepted_sends_nothing_before_it_has_heard() {
 }
 
 #[test]
+fn who_accepted_waits_no_longer_than_it_is_told_to() {
+    let mut pair = Pair::new(Setting::default());
+    let (ours, theirs) = (pair.active.region(&[0; 8]), pair.passive.region(&[1; 8]));
+    pair.active.post_receive(1, ours, 8);
+    pair.passive.post(1, Operation::Send, &[sge(theirs, 0, 8)]);
+    pair.passive.qp.hear_until(NOW);
+    assert_eq!(pair.passive.qp.next_deadline(), Some(NOW));
+    pair.passive.qp.handle_timeout(Instant::default());
+    pair.settle();
+    assert!(pair.lines.is_empty(), "it waits");
+    pair.passive.qp.handle_timeout(NOW);
+    pair.settle();
+    assert_eq!(pair.active.received(), [(1, Status::Success, 8)]);
+    assert_eq!(pair.passive.qp.next_deadline(), None);
+}
+
+#[test]
+fn who_asked_knows_how_much_of_the_reply_is_missing() {
+    let (mut asking, request) = ask(LINK, ONE, &[]);
+    let mut reply = Vec::new();
+    hear(LINK, &request)
+        .accept(ONE, b"yes", &mut reply)
+        .unwrap();
+    assert_eq!(asking.missing(), 20);
+    let mut rest = &reply[..];
+    while rest.len() > 1 {
+        let step = asking.missing().min(rest.len() - 1).min(7);
+        let (now, later) = rest.split_at(step);
+        let Ok(Progress::Waiting(more)) = asking.handle_bytes(now, &mut Vec::new()) else {
+            panic!("it is not whole");
+        };
+        (asking, rest) = (more, later);
+    }
+    assert_eq!(asking.missing(), 1);
+}
+
+#[test]
 fn the_rtr_message_opens_the_other_end_and_completes_nothing() {
     for (rtr, expected) in [
         (Rtr::Write, &["> WRITE stag=0x00000001 to=0x0 length=0"][..]),
