@@ -101,10 +101,7 @@ impl Stream {
             EventKind::AddressResolved => self.id.resolve_route().map_err(Error::from),
             EventKind::RouteResolved => self.ask(service),
             EventKind::ConnectResponse => self.take_response(&event),
-            EventKind::Established => {
-                self.establish();
-                Ok(())
-            }
+            EventKind::Established => self.take_established(&event),
             EventKind::Disconnected | EventKind::DeviceRemoval => {
                 self.take_end(event.kind);
                 Ok(())
@@ -152,7 +149,12 @@ impl Stream {
     /// The way to the peer is known: the peer is asked.
     fn ask(&self, service: &Service) -> Result<()> {
         let endpoint = self.make_endpoint(service)?;
-        Ok(self.id.connect(&request(endpoint))?)
+        let mut request = request(endpoint);
+        if self.id.is_stream() {
+            // some devices READ to let the other end speak first
+            request.initiator_depth = Some(1);
+        }
+        Ok(self.id.connect(&request)?)
     }
 
     fn make_endpoint(&self, service: &Service) -> Result<&Endpoint> {
@@ -175,6 +177,27 @@ impl Stream {
 
     /// The peer has accepted.
     fn take_response(&self, event: &CmEvent) -> Result<()> {
+        let endpoint = self.meet(event)?;
+        endpoint.step(&self.id, State::ReadyToReceive)?;
+        endpoint.step(&self.id, State::ReadyToSend)?;
+        self.id.establish()?;
+        self.begin(endpoint);
+        Ok(())
+    }
+
+    /// The connection is there. Over iWARP this is the first that who asked hears of the peer.
+    fn take_established(self: &Arc<Self>, event: &CmEvent) -> Result<()> {
+        let has_met = self.endpoint.get().is_some_and(Endpoint::has_met);
+        if self.id.is_stream() && !has_met {
+            self.begin(self.meet(event)?);
+        } else {
+            self.establish();
+        }
+        Ok(())
+    }
+
+    /// Takes what the peer, who has accepted, says of itself.
+    fn meet(&self, event: &CmEvent) -> Result<&Endpoint> {
         let endpoint = self.endpoint.get().ok_or(Error::NotConnected)?;
         let peer = ConnectionData::parse(&event.parameters.private_data).map_err(|error| {
             tracing::debug!(%error, "the peer is no rsocket");
@@ -183,11 +206,7 @@ impl Stream {
             Error::Failed(libc::ECONNREFUSED)
         })?;
         endpoint.meet(peer);
-        endpoint.step(&self.id, State::ReadyToReceive)?;
-        endpoint.step(&self.id, State::ReadyToSend)?;
-        self.id.establish()?;
-        self.begin(endpoint);
-        Ok(())
+        Ok(endpoint)
     }
 
     /// The connection is there.

@@ -5,6 +5,7 @@
 //! | `flow` | what is in flight and what the peer has said, without a device |
 //! | `data` | bytes of the program |
 //! | `control` | what is no data: room, ends, entries of the iomap, signs of life |
+//! | `words` | how a message says what it was |
 //!
 //! Three locks, in this order: a program's thread that sends holds `sending`, one that receives
 //! holds `receiving`, and both hold `flow` for short, never while they copy. Whoever holds `flow`
@@ -13,20 +14,22 @@
 mod control;
 mod data;
 mod flow;
+mod words;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use softrdma::cm::Id;
 use softrdma::{
-    Access, Capabilities, CompletionChannel, CompletionOpcode, CompletionQueue, Device, Operation,
-    Payload, ProtectionDomain, QueuePair, QueuePairOptions, Region, RemoteMemory, SendFlags,
-    SendRequest, State, Status, Transport, WorkCompletion,
+    Access, Capabilities, CompletionChannel, CompletionOpcode, CompletionQueue, Device, LinkKind,
+    ProtectionDomain, QueuePair, QueuePairOptions, Region, RemoteMemory, State, Status, Transport,
+    WorkCompletion,
 };
 use wire::MemoryKey;
 use wire::rsocket::{ConnectionData, Mapping, TARGETS, Target};
 
 use self::flow::Flow;
 pub use self::flow::{End, Readiness};
+use self::words::Words;
 use crate::credit::{CONTROLS, SendWindow};
 use crate::error::Result;
 use crate::settings::Settings;
@@ -48,6 +51,8 @@ mod number {
     pub const DATA: u64 = 0;
     pub const CONTROL: u64 = 1 << 32;
     pub const RECEIVE: u64 = 2 << 32;
+    /// A word behind a WRITE, which has its own number.
+    pub const WORD: u64 = 3 << 32;
     pub const KIND: u64 = !0 << 32;
 }
 
@@ -63,6 +68,7 @@ pub struct Endpoint {
     /// The target list, and the iomap behind it: the peer writes both.
     lists: Region,
     iomap: u16,
+    words: Words,
     inline_max: usize,
     mtu: u32,
     credits: u16,
@@ -83,7 +89,9 @@ impl Endpoint {
     ) -> Result<Self> {
         let receives = u32::from(settings.receive_queue) + CONTROLS;
         let sends = u32::from(settings.send_queue);
-        let queue = device.completion_queue_on(sends + receives, Some(channel), 0)?;
+        let has_immediates = device.kind() == LinkKind::Rxe;
+        let requests = if has_immediates { sends } else { 2 * sends };
+        let queue = device.completion_queue_on(requests + receives, Some(channel), 0)?;
         let most = device.attributes().max_inline;
         let pair = domain.queue_pair(QueuePairOptions {
             transport: Transport::Rc,
@@ -91,10 +99,10 @@ impl Endpoint {
             receive_cq: &queue,
             shared_receives: None,
             capabilities: Capabilities {
-                send_wr_max: sends,
+                send_wr_max: requests,
                 receive_wr_max: receives,
                 send_sge_max: 1,
-                receive_sge_max: 0,
+                receive_sge_max: u32::from(!has_immediates),
                 inline_max: u32::from(settings.inline)
                     .max(Mapping::LENGTH as u32)
                     .min(most),
@@ -112,6 +120,11 @@ impl Endpoint {
             receive_buffer: domain.register(zeros(2 * half as usize), write)?,
             lists: domain.register(zeros(list_length), write)?,
             iomap: settings.iomap,
+            words: if has_immediates {
+                Words::IMMEDIATE
+            } else {
+                Words::in_messages(domain, receives)?
+            },
             inline_max: usize::from(settings.inline).min(pair.capabilities().inline_max as usize),
             mtu: device.active_mtu().bytes(),
             credits: settings.receive_queue,
@@ -125,10 +138,15 @@ impl Endpoint {
             queue,
         };
         endpoint.step(id, State::Init)?;
-        for _ in 0..receives {
-            endpoint.pair.post_receive(number::RECEIVE, &[])?;
+        for place in 0..receives {
+            endpoint.post_receive(place)?;
         }
         Ok(endpoint)
+    }
+
+    /// Whether the peer is known.
+    pub fn has_met(&self) -> bool {
+        self.flow().peer.is_some()
     }
 
     /// The number of the queue pair.
@@ -230,22 +248,16 @@ impl Endpoint {
         flow.finish(end);
     }
 
-    fn post(&self, operation: Operation, id: u64, payload: Payload<'_>) -> Result<()> {
-        Ok(self.pair.queue_send(&SendRequest {
-            id,
-            operation,
-            flags: SendFlags::SIGNALED,
-            payload,
-            to: None,
-        })?)
-    }
-
     pub(crate) fn flow(&self) -> MutexGuard<'_, Flow> {
         lock(&self.flow)
     }
 
     /// Takes completions, gives back receives, and tells the peer of new room.
     pub(crate) fn process(&self, flow: &mut Flow) {
+        if flow.peer.is_none() {
+            // over iWARP words may come before it is known who says them
+            return;
+        }
         let empty = WorkCompletion::success(0, CompletionOpcode::Send, 0, self.pair.qpn());
         let mut taken = [empty; BATCH];
         let before = flow.activity;
@@ -273,13 +285,18 @@ impl Endpoint {
         match completion.id & number::KIND {
             number::RECEIVE => {
                 if is_success {
-                    flow.hear(completion.immediate);
+                    flow.hear(self.word(completion));
                     // a queue pair that is over takes none, which its own completion tells
-                    let _ = self.pair.post_receive(number::RECEIVE, &[]);
+                    let _ = self.post_receive(completion.id as u32);
                 } else {
                     // the peer did what no rsocket does, or the connection is over already
                     flow.finish(End::Broken("the queue pair receives no more"));
                 }
+                return;
+            }
+            number::WORD if is_success => return,
+            number::WORD => {
+                flow.finish(End::Broken("the peer does not answer"));
                 return;
             }
             number::CONTROL => flow.controls += 1,

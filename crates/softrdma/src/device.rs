@@ -291,6 +291,9 @@ impl Process {
             lane.core.shard.lock().network.forget_routes();
         }
         self.connections.hear(event);
+        if let Event::Added(link) = event {
+            self.connections.listen_at(self, link);
+        }
         for context in self.contexts() {
             if context.link().name != event.link_name() {
                 continue;

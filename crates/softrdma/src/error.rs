@@ -103,6 +103,14 @@ pub enum Error {
     /// Not in this version.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
+    /// TCP cannot reach a peer, or have an address.
+    #[error("TCP at {address}: {errno}")]
+    Tcp {
+        /// Whose.
+        address: std::net::SocketAddr,
+        /// What the kernel said.
+        errno: io::Errno,
+    },
     /// The kernel refused something.
     #[error("{attempt}: {errno}")]
     System {
@@ -158,7 +166,7 @@ impl Error {
             Self::BadAddress => libc::EFAULT,
             Self::Forked | Self::DeviceFatal => libc::EIO,
             Self::Unsupported(_) => libc::EOPNOTSUPP,
-            Self::System { errno, .. } => errno.raw_os_error(),
+            Self::Tcp { errno, .. } | Self::System { errno, .. } => errno.raw_os_error(),
         }
     }
 }

@@ -354,8 +354,8 @@ fn parameters(event: &CmEvent, private_data: &[u8]) -> cm_event_param {
         param.arg = event.argument;
         return param;
     }
-    // the longest field has 224
-    let length = private_data.len() as u8;
+    // RoCE's longest field has 224 bytes; of iWARP's the program sees as much as C can tell
+    let length = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
     if let Some(DatagramPeer { address, qpn, qkey }) = event.datagram_peer {
         param.ud = rdma_ud_param {
             private_data: data,

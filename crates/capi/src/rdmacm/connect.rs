@@ -288,6 +288,7 @@ pub unsafe extern "C" fn softrdma_rdma_notify(id: *mut rdma_cm_id, event: c_uint
 }
 
 /// What `rdma_disconnect` does before it waits: what was posted is flushed, then the peer is told.
+/// Over iWARP, as over the kernel's, it is sent.
 ///
 /// # Safety
 /// `id` is NULL or an ID.
@@ -297,7 +298,9 @@ pub unsafe extern "C" fn softrdma_cm_disconnect(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: the caller's promise.
         unsafe {
             let part = own(id)?;
-            pair::advance(id, State::Error)?;
+            if !part.id.is_stream() {
+                pair::advance(id, State::Error)?;
+            }
             part.id.disconnect()?;
         }
         Ok(0)

@@ -400,7 +400,9 @@ pub(super) unsafe fn show_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's promise; the record is freed with the ID.
     unsafe {
         show(id)?;
-        let Some(path) = own(id)?.id.path() else {
+        let part = own(id)?;
+        // streams have no path record
+        let Some(path) = part.id.path().filter(|_| !part.id.is_stream()) else {
             return Ok(());
         };
         if (*id).route.path_rec.is_null() {

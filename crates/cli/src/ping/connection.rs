@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use softrdma::cm::{CmEvent, EventChannel, EventKind, Id, Request};
 use softrdma::{
     Access, CompletionChannel, CompletionOpcode, CompletionQueue, Device, ProtectionDomain,
-    QueuePair, QueuePairOptions, Region, State, WorkCompletion,
+    QueuePair, QueuePairOptions, Region, State, Status, WorkCompletion,
 };
 
 use super::info::BufferInfo;
@@ -163,6 +163,10 @@ impl Connection {
     /// Connects, and waits until that is done.
     pub(super) fn connect(&self) -> Result<()> {
         self.id.connect(&self.request())?;
+        if self.id.is_stream() {
+            self.watch.expect(EventKind::Established)?;
+            return Ok(());
+        }
         self.watch.expect(EventKind::ConnectResponse)?;
         self.become_ready()?;
         Ok(self.id.establish()?)
@@ -170,7 +174,9 @@ impl Connection {
 
     /// Ends the connection, whoever began with that.
     pub(super) fn disconnect(&self) -> Result<()> {
-        self.step(State::Error)?;
+        if !self.id.is_stream() {
+            self.step(State::Error)?;
+        }
         Ok(self.id.disconnect()?)
     }
 
@@ -292,7 +298,11 @@ impl Connection {
     fn take(&self, is_it: impl Fn(&WorkCompletion) -> bool) -> Result<Option<WorkCompletion>> {
         let mut done = self.done.borrow_mut();
         for completion in self.cq.wait(Duration::ZERO) {
-            done.push_back(completion.result()?);
+            match completion.result() {
+                // over iWARP the queue pair may know of the end before connection management does
+                Err(error) if error.status == Status::Flushed => {}
+                result => done.push_back(result?),
+            }
         }
         let at = done.iter().position(is_it);
         Ok(at.and_then(|at| done.remove(at)))

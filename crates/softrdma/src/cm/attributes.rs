@@ -20,6 +20,9 @@ pub(super) fn step(record: &mut Record, state: State) -> Result<Step> {
     if record.transport == Transport::Ud {
         return datagram_step(record, state);
     }
+    if record.is_stream() {
+        return stream_step(record, state);
+    }
     let not_yet = Error::Invalid("the connection is not that far");
     let mut attributes = Attributes {
         state,
@@ -101,6 +104,28 @@ pub(super) fn address_vector(route: &Route) -> Result<AddressVector> {
         service_level: 0,
         port: 1,
     })
+}
+
+/// The same on iWARP, where connecting and accepting move the queue pair: there is nothing to set
+/// but the rights, which the kernel gives for all connections.
+fn stream_step(record: &Record, state: State) -> Result<Step> {
+    use AttributeMask as Mask;
+    let mut attributes = Attributes {
+        state,
+        port: 1,
+        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
+        ..Attributes::default()
+    };
+    if record.route.as_ref().is_some_and(|route| route.has_atomics) {
+        attributes.access |= Access::REMOTE_ATOMIC;
+    }
+    let mask = match state {
+        State::Init | State::ReadyToReceive => Mask::STATE | Mask::PORT | Mask::ACCESS_FLAGS,
+        State::ReadyToSend => Mask::PORT,
+        State::Error => Mask::STATE,
+        _ => return Err(NO_STEP),
+    };
+    Ok((attributes, AddressVector::default(), mask))
 }
 
 /// WRITEs always; READs and atomics if the program will hold any.

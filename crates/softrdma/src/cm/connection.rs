@@ -41,11 +41,15 @@ pub struct Request {
 }
 
 impl Id {
-    /// Asks the peer for a connection. The answer is an event.
+    /// Asks the peer for a connection. The answer is an event. Over iWARP this waits until TCP has
+    /// reached the peer.
     ///
     /// # Errors
-    /// [`Error::Invalid`] in another state, or for too much private data.
+    /// [`Error::Invalid`] in another state, or for too much private data; [`Error::Tcp`].
     pub fn connect(&self, request: &Request) -> Result<()> {
+        if self.is_stream() {
+            return self.call(request);
+        }
         self.process().start_connections()?;
         self.change_at(|inner, number, now| {
             let record = inner.record(number)?;
@@ -67,6 +71,9 @@ impl Id {
     /// # Errors
     /// [`Error::Invalid`] in another state, or for too much private data.
     pub fn accept(&self, request: &Request) -> Result<()> {
+        if self.is_stream() {
+            return self.answer(request);
+        }
         self.change_at(|inner, number, now| {
             let (cm, comm, record) = inner.connection(number)?;
             if record.state != State::Requested {
@@ -92,6 +99,11 @@ impl Id {
     /// [`Error::Invalid`] if nobody asked.
     pub fn prepare_accept(&self, request: &Request) -> Result<()> {
         self.with(|record| {
+            if record.is_stream() {
+                // accepting settles it
+                let asks = record.stream.incoming.as_ref();
+                return asks.map(|_| ()).ok_or(NOBODY_ASKED);
+            }
             let (State::Requested, Some(Agreed { remote, .. })) =
                 (record.state, &mut record.agreed)
             else {
@@ -127,6 +139,10 @@ impl Id {
     /// # Errors
     /// [`Error::Connected`] if it did not, [`Error::Invalid`] in another state.
     pub fn notify_established(&self) -> Result<()> {
+        if self.is_stream() {
+            // there is no such race
+            return Ok(());
+        }
         self.change_at(|inner, number, now| {
             let (cm, comm, _) = inner.connection(number)?;
             cm.notify_established(now, comm).map_err(impossible)
@@ -141,12 +157,15 @@ impl Id {
         self.reject_because(RejectReason::Consumer, private_data)
     }
 
-    /// Refuses for another reason than that the program does not want it. Datagram queue pairs have
-    /// no reasons.
+    /// Refuses for another reason than that the program does not want it. Datagram queue pairs and
+    /// iWARP have no reasons.
     ///
     /// # Errors
     /// As [`Self::reject`].
     pub fn reject_because(&self, reason: RejectReason, private_data: &[u8]) -> Result<()> {
+        if self.is_stream() {
+            return self.turn_away(private_data);
+        }
         self.change_at(|inner, number, now| {
             let (cm, comm, record) = inner.connection(number)?;
             if record.transport == Transport::Ud {
@@ -169,6 +188,9 @@ impl Id {
     /// # Errors
     /// [`Error::Invalid`] if there never was one.
     pub fn disconnect(&self) -> Result<()> {
+        if self.is_stream() {
+            return self.hang_up();
+        }
         self.change_at(|inner, number, now| {
             let (cm, comm, _) = inner.connection(number)?;
             match cm.disconnect(now, comm) {
@@ -207,7 +229,7 @@ impl Id {
     }
 }
 
-const NOBODY_ASKED: Error = Error::Invalid("nobody asked, or was answered");
+pub(super) const NOBODY_ASKED: Error = Error::Invalid("nobody asked, or was answered");
 
 impl Inner {
     /// Begins a connection of an ID that the state machines do not know yet.

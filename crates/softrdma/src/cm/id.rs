@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use broker::link::LinkInfo;
-use broker::port::{PortAddress, PortSpace};
+use broker::port::{BoundPort, PortAddress, PortSpace};
 use broker::protocol::Refusal as BrokerRefusal;
 use engine::cm::CmError;
 use engine::qp::Transport;
@@ -15,13 +15,13 @@ use wire::mad::ServiceId;
 
 use super::event::{Event, EventChannel, EventKind};
 use super::record::{Record, State};
-use super::resolve::{destination, flow_label, scope, source};
+use super::resolve::{destination, flow_label, kinds, scope, source};
 use super::{Inner, advice};
 use crate::error::{Error, Result};
 use crate::process::{Process, random};
 
 /// Requests that wait for a listener that did not say how many, as in the kernel.
-const BACKLOG_MAX: usize = 1024;
+pub(super) const BACKLOG_MAX: usize = 1024;
 
 /// What can be set of an ID before it connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -200,7 +200,8 @@ impl Id {
         let own = if address.ip().is_unspecified() {
             None
         } else {
-            let way = self.process.way(address, address, options.traffic_class)?;
+            let class = options.traffic_class;
+            let way = self.process.way(address, address, class, kinds(space))?;
             if way.is_none() {
                 advice::no_address(address.ip());
             }
@@ -221,6 +222,7 @@ impl Id {
             let mut local = address;
             local.set_port(bound.port);
             (record.local, record.port, record.route) = (Some(local), Some(bound), own);
+            record.has_named_port = address.port() != 0;
             record.state = State::Bound;
             Ok(())
         })
@@ -236,7 +238,8 @@ impl Id {
         {
             self.bind(from)?;
         }
-        let (bound, state) = self.with(|record| Ok((record.local, record.state)))?;
+        let (bound, state, space) =
+            self.with(|record| Ok((record.local, record.state, record.space)))?;
         if !matches!(state, State::Idle | State::Bound) {
             return Err(Error::Invalid("the ID has a destination already"));
         }
@@ -251,7 +254,7 @@ impl Id {
             }
         };
         let class = self.options().traffic_class;
-        let Some(known) = self.process.way(local, to, class)? else {
+        let Some(known) = self.process.way(local, to, class, kinds(space))? else {
             tracing::debug!(%to, %local, "no link has the source address");
             advice::no_way(to.ip(), format_args!("none has its source, {}", local.ip()));
             return self.tell(EventKind::AddressError, -libc::ENODEV, 0);
@@ -294,15 +297,15 @@ impl Id {
     }
 
     /// Takes requests for connections: each is an event with an ID of its own. At most `backlog`
-    /// wait to be fetched; others are forgotten, and come again.
+    /// wait to be fetched; others are forgotten, and come again. Who listens at all addresses does
+    /// so over RoCE and iWARP, or over the one that can be had.
     ///
     /// # Errors
-    /// [`Error::Port`], [`Error::Invalid`] in another state.
+    /// [`Error::Port`], [`Error::Tcp`], [`Error::Invalid`] in another state.
     pub fn listen(&self, backlog: i32) -> Result<()> {
         if self.with(|record| Ok(record.state == State::Idle))? {
             self.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         }
-        let slot = self.process.start_connections()?;
         if self.process.connections.lock().links.is_none() {
             self.process.learn_links()?;
         }
@@ -310,22 +313,56 @@ impl Id {
             .ok()
             .filter(|backlog| (1..=BACKLOG_MAX).contains(backlog))
             .unwrap_or(BACKLOG_MAX);
-        let port = self.change(|inner, number| {
+        let (port, [by_messages, by_streams]) = self.change(|inner, number| {
             let record = inner.record(number)?;
             let port = match (record.state, record.port) {
                 (State::Bound, Some(port)) => port,
                 _ => return Err(Error::Invalid("the ID is not bound")),
             };
-            let service = ServiceId::new(record.space, port.port);
             record.state = State::Listening;
-            inner.listen(number, service, backlog)?;
-            Ok(port)
+            let ways = inner
+                .records
+                .get(&number)
+                .map(|record| inner.ways_to_listen(record));
+            Ok((port, ways.unwrap_or_default()))
+        })?;
+        let messages = by_messages.then(|| self.listen_for_messages(port, backlog));
+        let streams = by_streams.then(|| self.listen_for_callers(backlog));
+        let is_heard = [&messages, &streams]
+            .into_iter()
+            .flatten()
+            .any(Result::is_ok);
+        let failed = [messages, streams]
+            .into_iter()
+            .flatten()
+            .find_map(Result::err);
+        match failed {
+            Some(error) if !is_heard => {
+                self.with(|record| {
+                    record.state = State::Bound;
+                    Ok(())
+                })?;
+                Err(error)
+            }
+            Some(error) => {
+                tracing::debug!(%error, "a listener does without one kind of links");
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Takes requests that come to QP 1.
+    fn listen_for_messages(&self, port: BoundPort, backlog: usize) -> Result<()> {
+        let slot = self.process.start_connections()?;
+        self.change(|inner, number| {
+            let service = ServiceId::new(inner.record(number)?.space, port.port);
+            inner.listen(number, service, backlog)
         })?;
         let listened = self.process.broker.listen(port.id, slot).map_err(refused);
         if listened.is_err() {
             self.change(|inner, number| {
                 inner.unlisten(number);
-                inner.record(number)?.state = State::Bound;
                 Ok(())
             })?;
         }
@@ -335,6 +372,7 @@ impl Id {
     /// The program has fetched the request of this ID, which no longer counts as waiting.
     pub fn delivered(&self) {
         let _ = self.change(|inner, number| {
+            inner.no_longer_waits(number);
             let (cm, comm, _) = inner.connection(number)?;
             cm.delivered(comm);
             Ok(())
@@ -381,6 +419,7 @@ impl Id {
         let number = self.number;
         let record = self.process.in_connections(|inner, now| {
             inner.unlisten(number);
+            inner.no_longer_waits(number);
             let record = inner.records.remove(&number)?;
             if let Some(comm) = record.comm {
                 inner.by_comm.remove(&comm);
@@ -391,6 +430,10 @@ impl Id {
             }
             Some(record)
         })?;
+        if let Some(incoming) = record.stream.incoming {
+            // it may be gone itself
+            let _ = incoming.reject(&[]);
+        }
         if let Some(port) = record.port {
             // a broker that cannot be told learns it from our end
             let _ = self.process.broker.release_port(port.id);

@@ -15,7 +15,7 @@ use wire::{Mtu, Psn};
 use super::event::{ConnectionParameters, Event, EventKind};
 use super::id::Id;
 use super::record::{Agreed, Record, Route, State};
-use super::resolve::{link_of, route};
+use super::resolve::{ROCE, link_of, route};
 use super::{Inner, advice, datagram};
 use crate::process::{Process, random};
 
@@ -140,7 +140,8 @@ impl Caller {
         };
         let local = at(path.local, service.port());
         let remote = at(path.remote, header.source_port);
-        let (link, gid_index) = link_of(inner.links(), local).ok_or(RejectReason::PrimaryGid)?;
+        let (link, gid_index) =
+            link_of(inner.links(), local, ROCE).ok_or(RejectReason::PrimaryGid)?;
         Ok(Self {
             service,
             space,

@@ -10,6 +10,7 @@
 //! | [`connection`] | what a program does with a peer |
 //! | `datagram` | the same with datagram queue pairs |
 //! | `multicast` | groups of those |
+//! | `streams` | IDs on links of iWARP |
 //! | [`event`] | what it is told |
 //! | `record` | what is known of an ID |
 //! | `resolve` | from addresses to the link and the path between them |
@@ -34,6 +35,7 @@ mod multicast;
 mod record;
 mod report;
 mod resolve;
+mod streams;
 
 pub use connection::Request;
 pub use engine::cm::Enhancements;
@@ -46,7 +48,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use broker::link::LinkInfo;
+use broker::link::{LinkInfo, LinkKind};
 use broker::protocol::Event;
 use engine::Instant;
 use engine::cm::{Cm, Config};
@@ -56,7 +58,7 @@ use crate::choice::visible;
 use crate::error::{Error, Result};
 use crate::process::{Process, random};
 use record::{Record, Route};
-use resolve::{link_of, route};
+use resolve::{ROCE, link_of, route};
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
@@ -130,7 +132,7 @@ impl Connections {
     pub(crate) fn link_at(&self, address: IpAddr) -> Option<u32> {
         let inner = self.lock();
         let links = inner.links.as_deref()?;
-        let found = resolve::link_of(links, SocketAddr::new(address, 0));
+        let found = link_of(links, SocketAddr::new(address, 0), ROCE);
         found.map(|(link, _)| link.index)
     }
 
@@ -144,6 +146,10 @@ impl Connections {
 impl Process {
     /// Takes messages that came, and sends again and gives up what is due.
     pub(crate) fn serve_connections(self: &Arc<Self>) {
+        let reports: Vec<_> = std::iter::from_fn(|| self.take_stream_report()).collect();
+        if !reports.is_empty() {
+            self.take_stream_reports(reports);
+        }
         let Some(lane) = self.lanes.get(0) else {
             return;
         };
@@ -194,16 +200,17 @@ impl Process {
         result
     }
 
-    /// The way from `local`, over the link that has this address, to `remote`. `None` if no link
-    /// has it: then, and only then, the broker is asked, as its news may be under way.
+    /// The way from `local`, over the link of these kinds that has this address, to `remote`. `None`
+    /// if no link has it: then, and only then, the broker is asked, as its news may be under way.
     fn way(
         &self,
         local: SocketAddr,
         remote: SocketAddr,
         traffic_class: u8,
+        kinds: &[LinkKind],
     ) -> Result<Option<Route>> {
         let find = |links: &[LinkInfo]| {
-            let (link, index) = link_of(links, local)?;
+            let (link, index) = link_of(links, local, kinds)?;
             Some(route(link, index, local, remote, traffic_class))
         };
         if let Some(known) = find(self.connections.lock().links()) {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use broker::link::LinkKind;
 use broker::port::BoundPort;
 use engine::Path;
 use engine::cm::{Enhancements, RemoteQueuePair};
@@ -13,6 +14,7 @@ use wire::{Mtu, Psn, QKey, Qpn};
 
 use super::event::{Event, EventChannel};
 use super::id::Options;
+use super::streams;
 
 /// How far an ID is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,10 @@ pub(super) enum State {
 pub(super) struct Route {
     /// The link's name.
     pub link: String,
+    /// Its protocol.
+    pub kind: LinkKind,
+    /// Whether connections of its queue pairs have atomics.
+    pub has_atomics: bool,
     /// Place of the own address in its GID table.
     pub gid_index: u16,
     /// The device.
@@ -79,6 +85,8 @@ pub(super) struct Record {
     pub remote: Option<SocketAddr>,
     /// The port at the broker; a request has its listener's.
     pub port: Option<BoundPort>,
+    /// Whether the program named it.
+    pub has_named_port: bool,
     pub route: Option<Route>,
     pub comm: Option<CommId>,
     /// The own queue pair, once the program has named it.
@@ -94,6 +102,8 @@ pub(super) struct Record {
     pub peer_enhancements: Enhancements,
     /// Of datagram queue pairs, once it is known.
     pub qkey: Option<QKey>,
+    /// What it has if its link is one of iWARP, or any may be.
+    pub stream: streams::Part,
 }
 
 impl Record {
@@ -114,6 +124,7 @@ impl Record {
             local: None,
             remote: None,
             port: None,
+            has_named_port: false,
             route: None,
             comm: None,
             qpn: None,
@@ -123,6 +134,7 @@ impl Record {
             own_enhancements: Enhancements::default(),
             peer_enhancements: Enhancements::default(),
             qkey: None,
+            stream: streams::Part::default(),
         }
     }
 

@@ -12,7 +12,7 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with,
 };
 use wire::Gid;
-use wire::mad::Guid;
+use wire::mad::{Guid, PortSpace};
 
 use super::record::Route;
 
@@ -67,17 +67,33 @@ pub(super) fn destination(to: SocketAddr) -> SocketAddr {
     SocketAddr::new(address, to.port())
 }
 
-/// The first of `links` that has the address, and its place in the GID table.
-pub(super) fn link_of(links: &[LinkInfo], address: SocketAddr) -> Option<(&LinkInfo, u16)> {
+/// Where requests for connections come as messages to QP 1.
+pub(super) const ROCE: &[LinkKind] = &[LinkKind::Rxe];
+
+/// The protocols that IDs of a port space can be of.
+pub(super) fn kinds(space: PortSpace) -> &'static [LinkKind] {
+    match space {
+        PortSpace::Tcp => &[LinkKind::Rxe, LinkKind::Siw],
+        // of datagrams, and of InfiniBand
+        PortSpace::Udp | PortSpace::IpOverIb | PortSpace::Ib => ROCE,
+    }
+}
+
+/// The first of `links` that has the address and is of one of these kinds, and the address's place
+/// in its GID table.
+pub(super) fn link_of<'a>(
+    links: &'a [LinkInfo],
+    address: SocketAddr,
+    kinds: &[LinkKind],
+) -> Option<(&'a LinkInfo, u16)> {
     let gid = Gid::from_ip(address.ip());
     let scope = scope(address);
     links
         .iter()
-        .filter(|link| link.kind == LinkKind::Rxe)
+        .filter(|link| kinds.contains(&link.kind))
         .find_map(|link| {
             let entry = link
-                .gids
-                .iter()
+                .addresses()
                 .find(|entry| entry.gid == gid && (scope == 0 || entry.ifindex == scope))?;
             Some((link, entry.index))
         })
@@ -93,6 +109,8 @@ pub(super) fn route(
 ) -> Route {
     Route {
         link: link.name.clone(),
+        kind: link.kind,
+        has_atomics: link.iwarp.is_none_or(|options| options.rfc7306),
         gid_index,
         guid: Guid(u64::from_be_bytes(link.node_guid())),
         mtu: link.active_mtu,

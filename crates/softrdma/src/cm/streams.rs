@@ -1,0 +1,454 @@
+//! IDs on links of iWARP: their connections are those of TCP, which the kernel makes.
+//!
+//! Read first: RFC 5044 7.1, RFC 6581, and [`crate::iwarp`], which does all of it but for what is
+//! said here: which IDs there are, and what a program is told. The kernel's rdma_cm over siw is the
+//! model. `connect` waits until TCP has reached the peer, or fails itself; who asks is told
+//! "established" without being asked once more; there is no time to wait in when all is over.
+//!
+//! A listener at all addresses has one socket for all links of iWARP, beside the messages of RoCE:
+//! it listens if either can be had.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use broker::link::{LinkInfo, LinkKind};
+use engine::iwarp::{DEPTH_MAX, Depths, StartError};
+use wire::mad::PortSpace;
+use wire::{Gid, Psn, Qpn};
+
+use super::connection::{NOBODY_ASKED, Request};
+use super::event::{ConnectionParameters, Event, EventKind};
+use super::id::Id;
+use super::record::{Record, State};
+use super::resolve::{route, scope};
+use super::{Connections, Inner};
+use crate::error::{Error, Result};
+use crate::iwarp::{Call, Incoming, Report, ReportKind, Settings, StreamListener, errno};
+use crate::process::Process;
+
+/// What an ID has of streams.
+#[derive(Default)]
+pub(super) struct Part {
+    /// Of who listens.
+    pub listener: Option<StreamListener>,
+    /// Requests that its program has not fetched, and how many may wait.
+    waiting: usize,
+    backlog: usize,
+    /// Of a request: the peer that waits for the answer.
+    pub incoming: Option<Incoming>,
+    /// Of a request that was not fetched: whom it waits for.
+    asks: Option<u64>,
+}
+
+impl Record {
+    /// Whether its link is one of iWARP.
+    pub(super) fn is_stream(&self) -> bool {
+        self.route
+            .as_ref()
+            .is_some_and(|route| route.kind == LinkKind::Siw)
+    }
+}
+
+impl Id {
+    /// Whether its link is one of iWARP: then connecting and accepting move the queue pair.
+    pub fn is_stream(&self) -> bool {
+        self.with(|record| Ok(record.is_stream())).unwrap_or(false)
+    }
+
+    /// Reaches the peer by TCP, which takes its time, and asks it.
+    pub(super) fn call(&self, request: &Request) -> Result<()> {
+        let qpn = qpn(request)?;
+        let (local, remote) = self.with(|record| {
+            let (State::RouteResolved, Some(local), Some(remote)) =
+                (record.state, record.local, record.remote)
+            else {
+                return Err(Error::Invalid("the route is not resolved"));
+            };
+            (record.state, record.qpn) = (State::Connecting, Some(qpn));
+            // a port that nobody named is TCP's to choose: the broker knows nothing of TCP's
+            let port = if record.has_named_port {
+                local.port()
+            } else {
+                0
+            };
+            Ok((with_port(local, port), remote))
+        })?;
+        let most = Depths {
+            ird: DEPTH_MAX,
+            ord: DEPTH_MAX,
+        };
+        let call = Call {
+            local: Some(local),
+            remote,
+            private_data: &request.private_data,
+            depths: depths(request, most),
+        };
+        let called = self.process().connect_stream(qpn, &call, self.number());
+        self.with(|record| match called {
+            Ok(local) => {
+                record.local = Some(local);
+                Ok(())
+            }
+            Err(error) => {
+                record.state = State::RouteResolved;
+                Err(unreached(error, remote))
+            }
+        })
+    }
+
+    /// Accepts the peer that waits.
+    pub(super) fn answer(&self, request: &Request) -> Result<()> {
+        let qpn = qpn(request)?;
+        let incoming = self.with(|record| {
+            let incoming = record.stream.incoming.take().ok_or(NOBODY_ASKED)?;
+            (record.state, record.qpn) = (State::Accepted, Some(qpn));
+            Ok(incoming)
+        })?;
+        let depths = depths(request, incoming.offered);
+        let data = &request.private_data;
+        let accepted = self
+            .process()
+            .accept_stream(qpn, incoming, depths, data, self.number());
+        if accepted.is_err() {
+            self.with(|record| {
+                record.state = State::Connected;
+                Ok(())
+            })?;
+        }
+        accepted
+    }
+
+    /// Refuses the peer that waits.
+    pub(super) fn turn_away(&self, private_data: &[u8]) -> Result<()> {
+        let incoming = self.with(|record| {
+            let incoming = record.stream.incoming.take().ok_or(NOBODY_ASKED)?;
+            record.state = State::Connected;
+            Ok(incoming)
+        })?;
+        incoming.reject(private_data)
+    }
+
+    /// Closes the connection: what was posted before is sent. On one that is over, nothing.
+    pub(super) fn hang_up(&self) -> Result<()> {
+        let none = Error::Invalid("the ID has no connection");
+        let qpn = self.with(|record| record.qpn.ok_or(none))?;
+        self.process().disconnect_stream(qpn);
+        Ok(())
+    }
+
+    /// Takes callers at its address; at all, as far as links of iWARP have them.
+    pub(super) fn listen_for_callers(&self, backlog: usize) -> Result<()> {
+        self.change(|inner, number| inner.listen_for_callers(self.process(), number, backlog))
+    }
+}
+
+impl Inner {
+    fn listen_for_callers(&mut self, process: &Process, number: u64, backlog: usize) -> Result<()> {
+        // callers may come before this returns
+        self.record(number)?.stream.backlog = backlog;
+        let record = self.records.get(&number);
+        let record = record.ok_or(Error::Invalid("the ID was destroyed"))?;
+        let local = record.local.ok_or(Error::Invalid("the ID is not bound"))?;
+        let link = record.route.as_ref().map(|route| route.link.as_str());
+        let settings = self.streams_of(link).map(Settings::of);
+        let settings = settings.ok_or(Error::NoRoute(local.ip()))?;
+        let v6_only = record.options.family_only;
+        let length = u32::try_from(backlog).unwrap_or(u32::MAX);
+        let listener = process
+            .listen_for_streams(local, v6_only, length, settings, number)
+            .map_err(|error| unreached(error, local))?;
+        self.record(number)?.stream.listener = Some(listener);
+        Ok(())
+    }
+
+    /// The link of iWARP with this name, or the first of all.
+    fn streams_of(&self, name: Option<&str>) -> Option<&LinkInfo> {
+        self.links()
+            .iter()
+            .filter(|link| link.kind == LinkKind::Siw)
+            .find(|link| name.is_none_or(|name| link.name == name))
+    }
+
+    /// What listening at this link, or at all, comes to: messages of RoCE, streams of iWARP.
+    /// Without any link it is the former, for the links to come.
+    pub(super) fn ways_to_listen(&self, record: &Record) -> [bool; 2] {
+        if let Some(route) = &record.route {
+            return [route.kind == LinkKind::Rxe, route.kind == LinkKind::Siw];
+        }
+        let has = |kind| self.links().iter().any(|link| link.kind == kind);
+        let has_streams = has(LinkKind::Siw) && record.space == PortSpace::Tcp;
+        [has(LinkKind::Rxe) || !has_streams, has_streams]
+    }
+
+    /// The program has fetched a request, or it is gone before that.
+    pub(super) fn no_longer_waits(&mut self, number: u64) {
+        let asks = self.records.get_mut(&number);
+        let listener = asks.and_then(|record| record.stream.asks.take());
+        if let Some(owner) = listener.and_then(|number| self.records.get_mut(&number)) {
+            owner.stream.waiting -= 1;
+        }
+    }
+}
+
+impl Process {
+    /// Takes what happened to streams.
+    pub(super) fn take_stream_reports(self: &Arc<Self>, reports: Vec<Report>) {
+        self.in_connections(|inner, _| {
+            for Report { token, kind } in reports {
+                if let ReportKind::Requested(incoming) = kind {
+                    if let Err(why) = self.take_caller(inner, token, incoming) {
+                        // nobody answers it: its connection was reset
+                        tracing::debug!(why, "a caller is refused");
+                    }
+                } else if let Some(record) = inner.records.get_mut(&token) {
+                    let event = happened(record, kind);
+                    record.tell(token, event);
+                }
+            }
+        });
+    }
+
+    /// Makes an ID of a caller and tells the listener.
+    fn take_caller(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        listener: u64,
+        mut incoming: Incoming,
+    ) -> std::result::Result<(), &'static str> {
+        let number = inner.next_number();
+        let owner = inner.records.get(&listener).ok_or("the listener is gone")?;
+        if owner.stream.waiting >= owner.stream.backlog {
+            return Err("too many wait already");
+        }
+        let (local, remote) = (incoming.local, incoming.remote);
+        let link = stream_link_at(inner.links(), local).ok_or("no link has the address")?;
+        if owner
+            .route
+            .as_ref()
+            .is_some_and(|own| own.link != link.name)
+        {
+            return Err("the listener is at another link");
+        }
+        let mut record = Record::new(
+            &owner.channel,
+            owner.space,
+            owner.transport,
+            Psn::default(), // of streams nobody asks for it
+        );
+        record.state = State::Requested;
+        (record.local, record.remote) = (Some(local), Some(remote));
+        record.options = owner.options;
+        record.route = Some(route(link, 0, local, remote, owner.options.traffic_class));
+        let private_data = std::mem::take(&mut incoming.private_data);
+        let event = Event {
+            parameters: parameters(private_data, incoming.offered),
+            request: Some(Id::of(self, number)),
+            ..Event::of(owner, EventKind::ConnectRequest, 0)
+        };
+        if let Err(event) = owner.channel.offer(event, listener) {
+            // within the lock, which the end of an ID would take
+            event.request.as_ref().map(Id::disown);
+            return Err("the program does not fetch its events");
+        }
+        record.stream.incoming = Some(incoming);
+        record.stream.asks = Some(listener);
+        if let Ok(owner) = inner.record(listener) {
+            owner.stream.waiting += 1;
+        }
+        inner.records.insert(number, record);
+        Ok(())
+    }
+}
+
+impl Connections {
+    /// Whoever listens at all addresses listens at a link that has come, too.
+    pub(crate) fn listen_at(&self, process: &Process, link: &LinkInfo) {
+        if link.kind != LinkKind::Siw {
+            return;
+        }
+        let mut inner = self.lock();
+        let lacks = |record: &Record| {
+            record.state == State::Listening
+                && record.route.is_none()
+                && record.space == PortSpace::Tcp
+                && record.stream.listener.is_none()
+        };
+        let records = inner.records.iter();
+        let lacking: Vec<u64> = records
+            .filter(|(_, record)| lacks(record))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in lacking {
+            if let Err(error) = inner.listen_for_callers(process, number, super::id::BACKLOG_MAX) {
+                tracing::debug!(%error, link = link.name, "a listener does without a new link");
+            }
+        }
+    }
+}
+
+/// The link of iWARP that has the address. All of 127.0.0.0/8 is that of the loopback interface.
+fn stream_link_at(links: &[LinkInfo], local: SocketAddr) -> Option<&LinkInfo> {
+    let (gid, scope) = (Gid::from_ip(local.ip()), scope(local));
+    let is_loopback = |address: IpAddr| address.is_ipv4() && address.is_loopback();
+    let fits = |link: &&LinkInfo| {
+        link.addresses().any(|entry| {
+            (entry.gid == gid && (scope == 0 || entry.ifindex == scope))
+                || (is_loopback(local.ip()) && is_loopback(entry.gid.ip()))
+        })
+    };
+    let of_iwarp = links.iter().filter(|link| link.kind == LinkKind::Siw);
+    of_iwarp.into_iter().find(fits)
+}
+
+/// What a program is told, and how far its ID is then.
+fn happened(record: &mut Record, kind: ReportKind) -> Event {
+    let has_asked = record.state == State::Connecting;
+    record.state = State::Connected;
+    match kind {
+        ReportKind::Established {
+            depths,
+            private_data,
+        } => Event {
+            parameters: parameters(private_data, depths),
+            ..Event::of(record, EventKind::Established, 0)
+        },
+        ReportKind::Rejected { private_data } => Event {
+            parameters: parameters(private_data, Depths::default()),
+            ..Event::of(record, EventKind::Rejected, -libc::ECONNRESET)
+        },
+        ReportKind::Failed(error) if has_asked => {
+            let (kind, errno) = failure(&error);
+            Event::of(record, kind, -errno)
+        }
+        // who accepted had a connection already; the first case was dealt with before
+        ReportKind::Failed(_) | ReportKind::Disconnected(_) | ReportKind::Requested(_) => {
+            Event::of(record, EventKind::Disconnected, 0)
+        }
+    }
+}
+
+/// The event of a connection that did not come about, as rdma_cm tells them apart.
+fn failure(error: &StartError) -> (EventKind, i32) {
+    let errno = errno(error);
+    let kind = match errno {
+        libc::ECONNRESET | libc::ECONNREFUSED => EventKind::Rejected,
+        libc::ETIMEDOUT => EventKind::Unreachable,
+        _ => EventKind::ConnectError,
+    };
+    (kind, errno)
+}
+
+fn parameters(private_data: Vec<u8>, depths: Depths) -> ConnectionParameters {
+    let bounded = |depth: u16| depth.min(DEPTH_MAX) as u8; // 128
+    ConnectionParameters {
+        private_data,
+        responder_resources: bounded(depths.ird),
+        initiator_depth: bounded(depths.ord),
+        ..ConnectionParameters::default()
+    }
+}
+
+/// What the program says, or else as much as there can be.
+fn depths(request: &Request, most: Depths) -> Depths {
+    let asked = |asked: Option<u8>, most: u16| asked.map_or(most.min(DEPTH_MAX), u16::from);
+    Depths {
+        ird: asked(request.responder_resources, most.ird),
+        ord: asked(request.initiator_depth, most.ord),
+    }
+}
+
+fn qpn(request: &Request) -> Result<Qpn> {
+    Qpn::new(request.qpn).ok_or(Error::Invalid("a QPN has 24 bits"))
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// What TCP says of an address is for the program, and no fault of the set-up.
+fn unreached(error: Error, address: SocketAddr) -> Error {
+    match error {
+        Error::System { errno, .. } => Error::Tcp { address, errno },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::link::GidEntry;
+    use wire::Mtu;
+
+    use super::*;
+
+    fn link(name: &str, kind: LinkKind, addresses: &[&str]) -> LinkInfo {
+        let entry = |(index, text): (u16, &&str)| GidEntry {
+            index,
+            gid: Gid::from_ip(text.parse().expect("a literal of this test")),
+            ifindex: 7,
+            netdev: "eth0".into(),
+        };
+        LinkInfo {
+            name: name.into(),
+            kind,
+            index: 0,
+            netdev: "eth0".into(),
+            netdev_index: 7,
+            mac: [0; 6],
+            netdev_mtu: 1500,
+            max_mtu: Mtu::B4096,
+            active_mtu: Mtu::B1024,
+            up: true,
+            carrier: true,
+            gids: (0..).zip(addresses).map(entry).collect(),
+            iwarp: None,
+        }
+    }
+
+    fn found(local: &str) -> Option<String> {
+        let links = [
+            link("rxe0", LinkKind::Rxe, &["fe80::1", "10.0.0.1"]),
+            link("siw_lo", LinkKind::Siw, &["::", "127.0.0.1", "::1"]),
+            link("siw0", LinkKind::Siw, &["5254::", "10.0.0.1", "fe80::1"]),
+        ];
+        let local = local.parse().expect("a literal of this test");
+        stream_link_at(&links, local).map(|link| link.name.clone())
+    }
+
+    #[test]
+    fn callers_reach_the_links_of_iwarp_only() {
+        assert_eq!(found("10.0.0.1:1").as_deref(), Some("siw0"));
+        assert_eq!(found("127.0.0.9:1").as_deref(), Some("siw_lo"));
+        assert_eq!(found("[::1]:1").as_deref(), Some("siw_lo"));
+        assert_eq!(found("[fe80::1%7]:1").as_deref(), Some("siw0"));
+        assert_eq!(found("[fe80::1%8]:1"), None);
+        // the first entry of these links is no address
+        assert_eq!(found("[5254::]:1"), None);
+        assert_eq!(found("10.0.0.2:1"), None);
+    }
+
+    #[test]
+    fn what_failed_is_the_event_that_the_kernel_has_for_it() {
+        for (error, expected) in [
+            (StartError::TimedOut, EventKind::Unreachable),
+            (StartError::Ended, EventKind::Rejected),
+            (StartError::TooEarly, EventKind::ConnectError),
+        ] {
+            assert_eq!(failure(&error).0, expected, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn who_says_nothing_gets_what_both_can() {
+        let offered = Depths { ird: 300, ord: 3 };
+        let silent = depths(&Request::default(), offered);
+        assert_eq!((silent.ird, silent.ord), (128, 3));
+        let said = Request {
+            responder_resources: Some(1),
+            initiator_depth: Some(2),
+            ..Request::default()
+        };
+        let said = depths(&said, offered);
+        assert_eq!((said.ird, said.ord), (1, 2));
+    }
+}
