@@ -22,7 +22,7 @@ pub struct Arguments {
 pub enum Purpose {
     /// `dist`: linking the libraries.
     Build,
-    /// `demo`: the program that it shows.
+    /// `demo`: the programs that it shows.
     Demo,
     /// `programs`, `abi`: programs and headers to be compatible with.
     Programs,
@@ -40,7 +40,7 @@ const PACKAGES: [(&str, Purpose); 17] = [
     ("util-linux", Purpose::Programs),
     ("libibverbs-dev", Purpose::Programs),
     ("librdmacm-dev", Purpose::Programs),
-    ("rdmacm-utils", Purpose::Programs),
+    ("rdmacm-utils", Purpose::Demo),
     ("perftest", Purpose::Programs),
     ("binutils", Purpose::Programs),
     ("python3", Purpose::Conformance),

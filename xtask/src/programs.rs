@@ -9,6 +9,7 @@ mod cases;
 mod connections;
 mod crowd;
 mod exchanges;
+mod iwarp;
 pub mod multicast;
 mod perftest;
 mod ping;
@@ -79,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .iter()
             .find(|case| case.name == *name)
             .context("no such case")?;
-        return (case.run)(&World::build_for(case.net, case.who)?);
+        return (case.run)(&World::build_over(case.links, case.net, case.who)?);
     }
     let tally = run_all(arguments)?;
     println!("programs: {tally}");

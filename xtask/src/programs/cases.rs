@@ -8,6 +8,7 @@ use super::capi;
 use super::connections::{self, RPing};
 use super::crowd;
 use super::exchanges;
+use super::iwarp;
 use super::multicast;
 use super::perftest::{self, PerfTest};
 use super::ping;
@@ -17,7 +18,7 @@ use super::rsockets;
 use super::scenes;
 use super::sudden_ends;
 use super::tutorial;
-use super::world::{Net, World};
+use super::world::{Links, Net, World};
 use crate::process::GUARD;
 use crate::sandbox::Who;
 
@@ -32,6 +33,8 @@ pub struct Case {
     pub who: Who,
     /// Over what.
     pub net: Net,
+    /// Of which protocol.
+    pub links: Links,
     /// When it counts as hung.
     pub guard: Duration,
     /// What happens; runs inside of the sandbox.
@@ -63,6 +66,7 @@ pub fn all(full: bool) -> Vec<Case> {
     two_hosts(&mut cases);
     faults(&mut cases);
     found_by_librdmacm(&mut cases, full);
+    over_iwarp(&mut cases, full);
     let scenes = scenes::ALL.into_iter();
     let scenes = scenes.chain(exchanges::SCENES).chain(sudden_ends::SCENES);
     let scenes = scenes.chain(crowd::SCENES).chain(capi::SCENES);
@@ -355,6 +359,32 @@ fn found_by_librdmacm(cases: &mut Vec<Case>, full: bool) {
     }
 }
 
+/// The same over links of the other protocol.
+fn over_iwarp(cases: &mut Vec<Case>, full: bool) {
+    let first = cases.len();
+    for net in [Net::Lo, Net::Veth(1500)] {
+        let pings = iwarp::pings(net, full).into_iter();
+        cases.extend(pings.map(|ping| ping_case(net, Who::Root, ping)));
+        for exchange in iwarp::exchanges(net, full) {
+            let name = exchange.to_string();
+            cases.push(case(net, Who::Root, &name, move |world| {
+                exchange.run(world)
+            }));
+        }
+        for stream in iwarp::streams(net, full) {
+            let name = stream.to_string();
+            cases.push(case(net, Who::Root, &name, move |world| stream.run(world)));
+        }
+    }
+    for (what, run) in iwarp::SCENES {
+        cases.push(case(Net::Lo, Who::Root, what, run));
+    }
+    for case in &mut cases[first..] {
+        case.links = Links::Iwarp;
+        case.name = format!("siw/{}", case.name);
+    }
+}
+
 fn ping_case(net: Net, who: Who, ping: RPing) -> Case {
     case(net, who, &ping.to_string(), move |world| ping.run(world))
 }
@@ -386,6 +416,7 @@ fn case(
         name: format!("{net_name}/{who_name}/{what}"),
         who,
         net,
+        links: Links::Roce,
         guard,
         run: Box::new(run),
     }

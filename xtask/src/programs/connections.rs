@@ -103,7 +103,7 @@ impl std::fmt::Display for RPing {
 }
 
 /// A server that serves one client after the other, and several at once.
-fn persistent(world: &World) -> Result<()> {
+pub fn persistent(world: &World) -> Result<()> {
     const ROUNDS: usize = 3;
     const CLIENTS: usize = 4;
     let ping = DEFAULT;

@@ -56,10 +56,7 @@ const CLIENT_AND_SERVER: Exchange = Exchange {
 
 /// A few of each; `full` with more sizes and counts.
 pub fn on(net: Net, full: bool) -> Vec<Exchange> {
-    let ipv6 = match net {
-        Net::Lo => "::1",
-        Net::Veth(_) => "fd77::1",
-    };
+    let ipv6 = net.ipv6();
     let mut all = vec![
         UDADDY,
         UCMATOSE,
@@ -106,6 +103,11 @@ pub fn on(net: Net, full: bool) -> Vec<Exchange> {
 }
 
 impl Exchange {
+    /// Whether its queue pairs are reliable connections, which is all that iWARP has.
+    pub fn is_of_connections(&self) -> bool {
+        !matches!(self.client, "udaddy" | "rdma_xclient")
+    }
+
     /// Runs both ends and judges them.
     pub fn run(&self, world: &World) -> Result<()> {
         let address = self.address.unwrap_or(world.server.address);
@@ -173,7 +175,7 @@ pub fn with_connection_manager(world: &World, test: &PerfTest) -> Result<()> {
 }
 
 /// Many connections at once; the server goes on for ever.
-fn cmtime(world: &World) -> Result<()> {
+pub fn cmtime(world: &World) -> Result<()> {
     let count = ["cmtime", "-c", "100"];
     let address = world.server.address;
     let mut server = world.server.start(&count, &[])?;

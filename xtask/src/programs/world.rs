@@ -19,6 +19,25 @@ pub enum Net {
     Veth(u32),
 }
 
+impl Net {
+    /// An address of IPv6 by which the client can reach the server.
+    pub const fn ipv6(self) -> &'static str {
+        match self {
+            Self::Lo => "::1",
+            Self::Veth(_) => "fd77::1",
+        }
+    }
+}
+
+/// Of which protocol the links are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// RoCE, type `rxe`.
+    Roce,
+    /// iWARP, type `siw`.
+    Iwarp,
+}
+
 /// A host: where to start a program, and what its device is called.
 pub struct Host {
     /// Its network namespace, if it is not our own.
@@ -57,16 +76,31 @@ impl World {
 
     /// The same for anybody. Two hosts are made by root, whoever uses them then.
     pub fn build_for(net: Net, who: Who) -> Result<Self> {
-        let world = match net {
+        Self::build_over(Links::Roce, net, who)
+    }
+
+    /// The same with links of either protocol.
+    pub fn build_over(links: Links, net: Net, who: Who) -> Result<Self> {
+        let mut world = match net {
             Net::Lo => World {
                 server: LOOPBACK,
                 client: LOOPBACK,
             },
             Net::Veth(mtu) => Self::two_hosts(mtu, who)?,
         };
-        world.server.add_link()?;
+        let kind = match links {
+            Links::Roce => "rxe",
+            Links::Iwarp => "siw",
+        };
+        if links == Links::Iwarp {
+            (world.server.device, world.client.device) = match net {
+                Net::Lo => ("siw_lo", "siw_lo"),
+                Net::Veth(_) => ("siw_left", "siw_right"),
+            };
+        }
+        world.server.add_link_of(kind, &[])?;
         if net != Net::Lo {
-            world.client.add_link()?;
+            world.client.add_link_of(kind, &[])?;
         }
         Ok(world)
     }
@@ -154,8 +188,13 @@ impl Host {
 
     /// Makes its device.
     pub fn add_link(&self) -> Result<()> {
-        let link = ["link", "add", self.device, "type", "rxe"];
-        self.softrdma(&[&link[..], &["netdev", self.interface]].concat())
+        self.add_link_of("rxe", &[])
+    }
+
+    /// Makes its device, of this type and with these options.
+    pub fn add_link_of(&self, kind: &str, options: &[&str]) -> Result<()> {
+        let link = ["link", "add", self.device, "type", kind, "netdev"];
+        self.softrdma(&[&link[..], &[self.interface], options].concat())
             .map(drop)
     }
 

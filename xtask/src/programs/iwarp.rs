@@ -1,0 +1,184 @@
+//! Links of type `siw`: the programs that other files run over RoCE, and what only these links are
+//! asked.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use super::connections::{self, RPing};
+use super::exchanges::{self, Exchange};
+use super::rsockets::{self, Stream};
+use super::scenes::Scene;
+use super::succeeded;
+use super::world::{Net, World};
+use crate::process::{GUARD, Running};
+
+/// Those that run once, as root on `lo`.
+pub const SCENES: [Scene; 6] = [
+    ("devinfo", devinfo),
+    ("lacking", lacking),
+    ("options", options),
+    ("refused", refused),
+    ("rping,persistent", connections::persistent),
+    ("cmtime,-c=100", exchanges::cmtime),
+];
+
+/// Runs of `rping` on a network.
+pub fn pings(net: Net, full: bool) -> Vec<RPing> {
+    let plain = connections::DEFAULT;
+    let mut all = vec![
+        plain,
+        RPing {
+            address: Some(net.ipv6()),
+            ..plain
+        },
+    ];
+    if net == Net::Lo || full {
+        all.extend([
+            RPing {
+                size: 65_535,
+                ..plain
+            },
+            RPing {
+                count: 1000,
+                ..plain
+            },
+        ]);
+    }
+    all
+}
+
+/// Programs that only connect and talk.
+pub fn exchanges(net: Net, full: bool) -> Vec<Exchange> {
+    let all = exchanges::on(net, full).into_iter();
+    all.filter(|exchange| exchange.is_of_connections())
+        .collect()
+}
+
+/// Programs over rsockets.
+pub fn streams(net: Net, full: bool) -> Vec<Stream> {
+    if full {
+        return rsockets::every();
+    }
+    let mut all = match net {
+        Net::Lo => rsockets::some(),
+        Net::Veth(_) => vec![rsockets::DEFAULT],
+    };
+    all.push(Stream {
+        address: Some(net.ipv6()),
+        ..rsockets::DEFAULT
+    });
+    all
+}
+
+/// The tool shows a device of iWARP.
+fn devinfo(world: &World) -> Result<()> {
+    let device = world.server.device;
+    let shown = world.server.output(&["ibv_devinfo", "-v", "-d", device])?;
+    for line in [
+        "transport:\t\t\tiWARP (1)",
+        "vendor_id:\t\t\t0x626d74",
+        "max_sge_rd:\t\t\t1",
+        "atomic_cap:\t\t\tATOMIC_NONE (0)",
+        "gid_tbl_len:\t\t1",
+    ] {
+        ensure!(shown.contains(line), "no {line:?} in:\n{shown}");
+    }
+    let ours = world.server.softrdma(&["devinfo", "-v", "-d", device])?;
+    let same = |text: &str| text.trim_end().to_owned();
+    ensure!(
+        same(&ours) == same(&shown),
+        "the tool:\n{shown}\nours:\n{ours}"
+    );
+    Ok(())
+}
+
+/// What iWARP lacks is refused, and nobody hangs.
+fn lacking(world: &World) -> Result<()> {
+    for (program, told) in [
+        // a queue pair of iWARP has no way to RTS but a connection
+        ("ibv_rc_pingpong", "Failed to modify QP to RTS"),
+        ("ibv_uc_pingpong", "Couldn't create QP"),
+        ("ibv_ud_pingpong", "Couldn't create"),
+    ] {
+        let argv = [program, "-d", world.server.device, "-g", "0"];
+        let mut server = world.server.start(&argv, &[])?;
+        if program == "ibv_rc_pingpong" {
+            server.wait_for_listener(18515)?;
+            let client = [&argv[..], &["127.0.0.1"]].concat();
+            // which of them is first to see is not said: the other one loses its peer
+            let ended = world.client.start(&client, &[])?.wait()?;
+            ensure!(ended.code != 0, "it connected:\n{}", ended.output);
+        }
+        let ended = server.wait()?;
+        ensure!(
+            ended.code != 0 && ended.output.contains(told),
+            "{program}: no {told:?} in:\n{}",
+            ended.output
+        );
+    }
+    Ok(())
+}
+
+/// A connection over each kind of link: with a CRC and markers, without the second revision of the
+/// set-up, with the accepting side free to speak first; and a device beside one of RoCE.
+fn options(world: &World) -> Result<()> {
+    for options in [
+        "crc required markers on",
+        "mpa 1",
+        "peer_to_peer on segment 512",
+        "rfc7306 on",
+    ] {
+        delete(world)?;
+        let options: Vec<&str> = options.split(' ').collect();
+        world.server.add_link_of("siw", &options)?;
+        let shown = world.server.softrdma(&["-d", "link", "show"])?;
+        for pair in options.chunks(2) {
+            ensure!(shown.contains(&pair.join(" ")), "no {pair:?} in:\n{shown}");
+        }
+        // revision 1 says nothing of READs, and rping takes what it is told: none
+        if options != ["mpa", "1"] {
+            connections::DEFAULT
+                .run(world)
+                .with_context(|| options.join(" "))?;
+        }
+    }
+    world
+        .server
+        .softrdma(&["link", "add", "rxe_lo", "type", "rxe", "netdev", "lo"])?;
+    for (wish, names) in [("rxe_lo", "rxe_lo"), ("rxe_lo,siw_lo", "rxe_lo siw_lo")] {
+        let listed = world
+            .server
+            .start(&["ibv_devinfo", "-l"], &[("SOFTRDMA_DEVICES", wish)])?
+            .wait()?;
+        succeeded("ibv_devinfo", &listed)?;
+        let shown: Vec<&str> = listed.output.split_whitespace().skip(3).collect();
+        ensure!(shown.join(" ") == names, "{wish}:\n{}", listed.output);
+    }
+    Ok(())
+}
+
+/// Takes the device away: the broker may not have seen yet that who used it has ended.
+fn delete(world: &World) -> Result<()> {
+    let start = Instant::now();
+    while let Err(error) = world
+        .server
+        .softrdma(&["link", "delete", world.server.device])
+    {
+        ensure!(start.elapsed() < GUARD, error);
+    }
+    Ok(())
+}
+
+/// Without a server the client's call fails: TCP says so. (`rping` waits for an event all the same,
+/// as it does over the kernel's device.)
+fn refused(world: &World) -> Result<()> {
+    let argv = ["rdma_client", "-s", world.server.address];
+    let ended = world.client.start(&argv, &[])?.wait()?;
+    ensure!(
+        ended.code != 0 && ended.output.contains("rdma_connect: Connection refused"),
+        "not refused by TCP:\n{}",
+        ended.output
+    );
+    Ok(())
+}
