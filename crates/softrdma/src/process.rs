@@ -44,7 +44,6 @@ pub struct Process {
     /// Who listens for connections of iWARP.
     pub(crate) reception: Arc<Reception>,
     /// What happens to those of connection management.
-    #[allow(dead_code)] // read by connection management, once it knows of streams
     pub(crate) stream_reports: Arc<Reports>,
     /// What can be listed of the rest.
     pub(crate) registry: Registry,

@@ -72,7 +72,6 @@ impl<N: Network> Core<N> {
     }
 }
 
-#[allow(dead_code)] // what connection management calls comes with it
 impl Process {
     /// Connects by TCP, which blocks, and asks the peer. Gives the own address; the rest is a
     /// report with `token`.
@@ -146,13 +145,6 @@ impl Process {
         if let Ok((lane, front)) = self.stream(qpn) {
             lane.core.disconnect(&front);
             lane.attendant.wake.wake();
-        }
-    }
-
-    /// Nobody is told of the connection of this queue pair any more.
-    pub(crate) fn forget_stream(&self, qpn: Qpn) {
-        if let Ok((lane, front)) = self.stream(qpn) {
-            lane.core.forget(&front);
         }
     }
 
