@@ -1,4 +1,4 @@
-//! `cargo xtask conformance`: rdma-core's own tests, unmodified, over our device.
+//! `cargo xtask conformance`: rdma-core's own tests, unmodified, over our devices.
 //!
 //! Debian ships these Python programs with the bindings that they use, in `python3-pyverbs`. The
 //! package is unpacked into a folder, not installed. Each module of tests runs under `softrdma run
@@ -72,8 +72,40 @@ const MODULES: [&str; 19] = [
     "test_tag_matching",
 ];
 
+/// The module that runs once more over iWARP, which connects by rdma_cm alone, and its tests.
+const IWARP_MODULE: &str = "test_rdmacm";
+const IWARP_TESTS: [&str; 7] = [
+    "CMTestCase.test_rdmacm_sync_traffic",
+    "CMTestCase.test_rdmacm_async_reject_traffic",
+    "CMTestCase.test_rdmacm_async_multicast_traffic",
+    "CMTestCase.test_rdmacm_async_ex_multicast_traffic",
+    "CMTestCase.test_rdmacm_async_ex_leave_multicast_traffic",
+    "CMTestCase.test_rdmacm_async_read",
+    "CMTestCase.test_rdmacm_async_write",
+];
+
+/// Those of its tests that do not skip themselves where a device lacks what they need, and what
+/// that is.
+const IWARP_OMITTED: [(&str, &str); 3] = [
+    (
+        "CMTestCase.test_rdmacm_async_udp_traffic",
+        "iWARP has no datagrams",
+    ),
+    (
+        "CMTestCase.test_rdmacm_async_traffic",
+        "it wants a time-out of acknowledgements, which are TCP's here",
+    ),
+    (
+        "CMTestCase.test_rdmacm_async_traffic_external_qp",
+        "it waits for CONNECT_RESPONSE, which iWARP does not have",
+    ),
+];
+
+/// Without these the tests look for a GID that is an address, which iWARP does not have either.
+const IWARP_OPTIONS: [&str; 4] = ["--port", "1", "--gid", "0"];
+
 /// Why tests skip themselves: how their reason begins, and why the device lacks it.
-const LACKS: [(&str, &str); 17] = [
+const LACKS: [(&str, &str); 18] = [
     // of this machine
     ("There are no huge pages", MACHINE),
     ("Huge pages of size 2M", MACHINE),
@@ -96,6 +128,10 @@ const LACKS: [(&str, &str); 17] = [
     (
         "Importing a device is not supported",
         "objects belong to one process",
+    ),
+    (
+        "Multicast is not supported on this device",
+        "iWARP has no multicast",
     ),
     // not yet
     ("Create UC QP", "unreliable connections are not there yet"),
@@ -122,6 +158,12 @@ const HOST: Host = Host {
     interface: "veth0",
     address: "10.77.0.1",
     who: Who::Root,
+};
+
+/// The same with an iWARP device.
+const IWARP_HOST: Host = Host {
+    device: "siw_veth0",
+    ..HOST
 };
 
 /// `cargo xtask conformance`
@@ -224,7 +266,28 @@ fn inside(arguments: &Arguments, package: &Path) -> Result<()> {
     let mut tally = Tally::default();
     for module in MODULES {
         if matches(module, &arguments.filter) {
-            tally.add(&run_module(module, package, arguments.verbose)?);
+            let whole = [format!("tests.{module}")];
+            tally.add(&run_tests(
+                &HOST,
+                module,
+                &whole,
+                package,
+                arguments.verbose,
+            )?);
+        }
+    }
+    let name = format!("siw/{IWARP_MODULE}");
+    if matches(&name, &arguments.filter) {
+        // an address belongs to the device that was there first: there is but one
+        HOST.softrdma(&["link", "delete", HOST.device])?;
+        IWARP_HOST.add_link_of("siw", &[])?;
+        let tests = IWARP_TESTS.map(|test| format!("tests.{IWARP_MODULE}.{test}"));
+        let words = [&IWARP_OPTIONS.map(String::from)[..], &tests].concat();
+        let verbose = arguments.verbose;
+        tally.add(&run_tests(&IWARP_HOST, &name, &words, package, verbose)?);
+        for (test, why) in IWARP_OMITTED {
+            println!("SKIP {name}.{test}: {why}");
+            tally.count(Verdict::Skipped);
         }
     }
     println!("{tally}");
@@ -246,14 +309,21 @@ fn join() -> Result<()> {
     Ok(())
 }
 
-fn run_module(module: &str, package: &Path, verbose: bool) -> Result<Tally> {
+/// Runs tests in one process: `words` are options and their names, `name` is what to call them.
+fn run_tests(
+    host: &Host,
+    name: &str,
+    words: &[String],
+    package: &Path,
+    verbose: bool,
+) -> Result<Tally> {
     let program = package.join(TESTS).join("run_tests.py");
-    let (program, name) = (program.display().to_string(), format!("tests.{module}"));
+    let program = program.display().to_string();
     let bindings = package.join(BINDINGS).display().to_string();
     let command = crate::programs::softrdma().display().to_string();
     // -B: nothing is written beside the tests
-    let argv = [
-        &command,
+    let mut argv = vec![
+        command.as_str(),
         "run",
         "--sysfs",
         "--",
@@ -262,31 +332,32 @@ fn run_module(module: &str, package: &Path, verbose: bool) -> Result<Tally> {
         &program,
         "-v",
         "--dev",
-        HOST.device,
-        &name,
+        host.device,
     ];
+    argv.extend(words.iter().map(String::as_str));
     let variables = [("PYTHONPATH", bindings.as_str())];
     let start = Instant::now();
-    let mut running = HOST.start_plain(&argv, &variables)?;
+    let mut running = host.start_plain(&argv, &variables)?;
     let ended = running.wait_at_most(MODULE_GUARD)?;
     let mut tally = Tally::default();
+    let place = &name[..name.rfind('/').map_or(0, |slash| slash + 1)];
     let mut show = verbose || ![0, 1].contains(&ended.code);
     for (test, outcome) in outcomes(&ended.output) {
         let verdict = judge(&outcome);
         tally.count(verdict);
         show |= matches!(verdict, Verdict::Failed);
-        println!("{} {test}{}", word(verdict), outcome.explained());
+        println!("{} {place}{test}{}", word(verdict), outcome.explained());
     }
     // a module that cannot be loaded, or dies, has no tests that failed
     if tally.failed == 0 && (ended.code != 0 || tally.passed + tally.skipped == 0) {
-        println!("FAIL {module}: ended with code {}", ended.code);
+        println!("FAIL {name}: ended with code {}", ended.code);
         tally.count(Verdict::Failed);
         show = true;
     }
     if show {
         println!("{}", ended.output);
     }
-    println!("{module}: {tally} ({:.1} s)", start.elapsed().as_secs_f32());
+    println!("{name}: {tally} ({:.1} s)", start.elapsed().as_secs_f32());
     Ok(tally)
 }
 

@@ -1,9 +1,10 @@
-//! `cargo xtask interop`: our device against the kernel's rxe, which runs in a guest.
+//! `cargo xtask interop`: our devices against the kernel's rxe and siw, which run in a guest.
 //!
 //! Host and guest are joined by a bridge inside of a [`Sandbox`]; every case is run with our end
 //! as the client and as the server.
 
 mod connections;
+mod siw;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use crate::sandbox::{FOLDER, Sandbox, Who};
 use crate::tally::{Tally, Verdict};
 use crate::{dist, workspace};
 use connections::Meeting;
+use siw::{OURS_SIW, Variant};
 
 /// Which cases, and with what.
 #[derive(clap::Args, Default)]
@@ -55,9 +57,9 @@ const WHOLE_GUARD: Duration = Duration::from_secs(1500);
 const GUEST_ADDRESS: &str = "10.77.0.2";
 
 /// Our C programs.
-const PROGRAMS: [&str; 3] = ["verbs_twin", "verbs_trials", "cm_twin"];
+const PROGRAMS: [&str; 4] = ["verbs_twin", "verbs_trials", "cm_twin", "cm_errors"];
 
-/// Our end: the bridge.
+/// Our end: the bridge, to begin with.
 const OURS: Host = Host {
     namespace: None,
     device: "rxe_br0",
@@ -71,6 +73,21 @@ const OURS: Host = Host {
 enum Role {
     Client,
     Server,
+}
+
+/// Which device of the kernel ours meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Rxe,
+    Siw(Variant),
+}
+
+/// One case.
+struct Case {
+    name: String,
+    role: Role,
+    peer: Peer,
+    test: Test,
 }
 
 /// What is run at both ends.
@@ -159,7 +176,7 @@ pub fn missing() -> Option<String> {
 
 /// Compiles our C programs; one binary of each for our libraries and for the distribution's.
 pub fn build_programs() -> Result<Vec<PathBuf>> {
-    const WITH: [(&str, &[&str], &[&str]); 9] = [
+    const WITH: [(&str, &[&str], &[&str]); 11] = [
         ("verbs_twin", &["pair"], &[]),
         ("verbs_trials", &["pair"], &[]),
         ("verbs_load", &["pair"], &[]),
@@ -169,6 +186,8 @@ pub fn build_programs() -> Result<Vec<PathBuf>> {
         ("verbs_threads", &["crew"], &[]),
         ("verbs_fuzz", &["crew"], &[]),
         ("cm_twin", &[], &["-lrdmacm"]),
+        ("cm_errors", &[], &["-lrdmacm"]),
+        ("cm_bait", &[], &["-lrdmacm"]),
     ];
     let sources = workspace::root().join("interop");
     let folder = workspace::target()?.join("interop");
@@ -228,12 +247,20 @@ fn inside(arguments: &Arguments) -> Result<()> {
 
     OURS.add_link()?;
     let mut tally = Tally::default();
-    for (name, role, test) in cases(arguments.full) {
-        if !matches(&name, &arguments.filter) {
+    let mut peer = Peer::Rxe;
+    for case in cases(arguments.full) {
+        let name = &case.name;
+        if !matches(name, &arguments.filter) {
             continue;
         }
+        if let Peer::Siw(variant) = case.peer
+            && case.peer != peer
+        {
+            variant.prepare(peer, &mut guest)?;
+        }
+        peer = case.peer;
         let start = Instant::now();
-        let outcome = test.run(role, &mut guest);
+        let outcome = case.run(&mut guest);
         let seconds = start.elapsed().as_secs_f32();
         match outcome {
             Ok(output) => {
@@ -275,7 +302,8 @@ fn join() -> Result<()> {
     ip("address add fd77::1/64 dev br0")
 }
 
-fn cases(full: bool) -> Vec<(String, Role, Test)> {
+/// All cases; those of each device together, because it takes time to change them.
+fn cases(full: bool) -> Vec<Case> {
     let usual = PingPong {
         count: 200,
         ..DEFAULT
@@ -331,23 +359,41 @@ fn cases(full: bool) -> Vec<(String, Role, Test)> {
         ..SHARED
     });
 
+    const ROLES: [(Role, &str); 2] = [(Role::Client, "client"), (Role::Server, "server")];
     let mut cases = Vec::new();
-    for (role, end) in [(Role::Client, "client"), (Role::Server, "server")] {
+    for (role, end) in ROLES {
+        let mut add = |what: String, test| {
+            cases.push(Case {
+                name: format!("{end}/{what}"),
+                role,
+                peer: Peer::Rxe,
+                test,
+            });
+        };
         for exchange in &exchanges {
-            cases.push((format!("{end}/{exchange}"), role, Test::PingPong(*exchange)));
+            add(exchange.to_string(), Test::PingPong(*exchange));
         }
         for test in measurements() {
-            cases.push((format!("{end}/{test}"), role, Test::PerfTest(test)));
+            add(test.to_string(), Test::PerfTest(test));
         }
         for (gid, mtu) in [(1, 1024), (2, 1024), (1, 256), (1, 4096)] {
-            cases.push((
-                format!("{end}/twin,gid={gid},mtu={mtu}"),
-                role,
-                Test::Twin { gid, mtu },
-            ));
+            add(format!("twin,gid={gid},mtu={mtu}"), Test::Twin { gid, mtu });
         }
         for meeting in connections::cases(full) {
-            cases.push((format!("{end}/{meeting}"), role, Test::Connection(meeting)));
+            add(meeting.to_string(), Test::Connection(meeting));
+        }
+    }
+    // While it accepts, the kernel's siw may overlook what already arrives, and then waits for more
+    // of it: a quick client waits for ever now and then, over whatever library.
+    let roles = if full { &ROLES[..] } else { &ROLES[1..] };
+    for (variant, meeting) in siw::cases(full) {
+        for (role, end) in roles {
+            cases.push(Case {
+                name: format!("siw/{variant}/{meeting}/{end}"),
+                role: *role,
+                peer: Peer::Siw(variant),
+                test: Test::Connection(meeting.clone()),
+            });
         }
     }
     cases
@@ -380,16 +426,18 @@ fn measurements() -> Vec<PerfTest> {
     tests
 }
 
-impl Test {
+impl Case {
     /// Runs it and returns what the programs printed.
-    fn run(&self, role: Role, guest: &mut Guest) -> Result<String> {
-        let (port, server, client) = match self {
+    fn run(&self, guest: &mut Guest) -> Result<String> {
+        let role = self.role;
+        let device = |server| role.device(self.peer, server);
+        let (port, server, client) = match &self.test {
             Test::PingPong(pingpong) => {
-                let end = |server| pingpong.argv(role.device(server), role.address(server));
+                let end = |server| pingpong.argv(device(server), role.address(server));
                 (pingpong.port, end(true), end(false))
             }
             Test::PerfTest(test) => {
-                let end = |server| test.argv(role.device(server), role.address(server));
+                let end = |server| test.argv(device(server), role.address(server));
                 (test.port(), end(true), end(false))
             }
             Test::Twin { gid, mtu } => (
@@ -397,7 +445,7 @@ impl Test {
                 twin_argv(role, true, *gid, *mtu),
                 twin_argv(role, false, *gid, *mtu),
             ),
-            Test::Connection(meeting) => return meeting.run(role, guest),
+            Test::Connection(meeting) => return meeting.run(role, self.peer, guest),
         };
         // a client that fails leaves a server that waits for ever: it is ended
         let (server, client) = match role {
@@ -430,7 +478,7 @@ impl Test {
         };
         let output = format!("server:\n{}client:\n{}", server.output, client.output);
         for (end, ended) in [("server", &server), ("client", &client)] {
-            match self {
+            match &self.test {
                 Test::PingPong(pingpong) => pingpong.judge(end, ended),
                 Test::PerfTest(test) => test.judge(end, ended),
                 Test::Twin { .. } | Test::Connection(_) => succeeded(end, ended),
@@ -443,11 +491,15 @@ impl Test {
 
 impl Role {
     /// Our device or the guest's, whichever is at the asked end.
-    fn device(self, server: bool) -> &'static str {
+    fn device(self, peer: Peer, server: bool) -> &'static str {
+        let (ours, guests) = match peer {
+            Peer::Rxe => (OURS.device, "rxe0"),
+            Peer::Siw(_) => (OURS_SIW.device, "siw0"),
+        };
         if server == (self == Role::Server) {
-            OURS.device
+            ours
         } else {
-            "rxe0"
+            guests
         }
     }
 
@@ -469,7 +521,7 @@ fn twin_argv(role: Role, server: bool, gid: u8, mtu: u32) -> Vec<String> {
         "/host/verbs_twin"
     };
     let end = if server { "server" } else { "client" };
-    let mut argv: Vec<String> = [program, end, "-d", role.device(server)]
+    let mut argv: Vec<String> = [program, end, "-d", role.device(Peer::Rxe, server)]
         .map(String::from)
         .into();
     argv.extend(["-g".into(), gid.to_string(), "-m".into(), mtu.to_string()]);
@@ -511,7 +563,7 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<String> = cases(true).into_iter().map(|(name, ..)| name).collect();
+        let mut names: Vec<String> = cases(true).into_iter().map(|case| case.name).collect();
         let count = names.len();
         names.sort();
         names.dedup();

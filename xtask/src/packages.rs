@@ -32,7 +32,7 @@ pub enum Purpose {
     Guest,
 }
 
-const PACKAGES: [(&str, Purpose); 17] = [
+const PACKAGES: [(&str, Purpose); 18] = [
     ("gcc", Purpose::Build),
     ("libc6-dev", Purpose::Build),
     ("ibverbs-utils", Purpose::Demo),
@@ -48,6 +48,7 @@ const PACKAGES: [(&str, Purpose); 17] = [
     ("qemu-system-x86", Purpose::Guest),
     ("cpio", Purpose::Guest),
     ("kmod", Purpose::Guest),
+    ("make", Purpose::Guest),
     ("xz-utils", Purpose::Guest),
     ("debian-archive-keyring", Purpose::Guest),
 ];

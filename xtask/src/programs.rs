@@ -36,6 +36,7 @@ use crate::{dist, interop, workspace};
 use cases::Case;
 
 pub use connections::{DEFAULT as RPING, RPing};
+pub use exchanges::came_between_listens;
 pub use perftest::PerfTest;
 pub use pingpong::{DATAGRAMS, DEFAULT, PingPong, SHARED};
 pub use resource::{NOTHING, signal};

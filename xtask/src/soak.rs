@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `ops`: random verbs between two processes, checked from outside | here |
 //! | `hostile`: strangers' datagrams at full rate against a transfer | `soak/hostile.rs` |
+//! | `streams`: strangers' TCP connections to a program with an iWARP device | `soak/streams.rs` |
 //! | `kill`: `kill -9` of one of many at random moments | `soak/kill.rs` |
 //! | `memory`: resident memory after many queue pairs, and in a long transfer | `soak/memory.rs` |
 //!
@@ -11,9 +12,12 @@
 //! are in `interop/`.
 
 mod datagrams;
+mod draws;
 mod hostile;
 mod kill;
 mod memory;
+mod stranger;
+mod streams;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -53,6 +57,7 @@ pub struct Arguments {
 enum What {
     Ops,
     Hostile,
+    Streams,
     Kill,
     Memory,
 }
@@ -75,7 +80,7 @@ const ENDING: Duration = Duration::from_secs(180);
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let (Some(what), true) = (arguments.what, arguments.inside) {
         let plan = what.plan(arguments);
-        return what.soak(&World::build(Net::Lo)?, plan);
+        return what.soak(plan);
     }
     let tally = run_all(arguments)?;
     println!("soak: {tally}");
@@ -145,12 +150,19 @@ fn start(sandbox: &Sandbox, what: What, arguments: &Arguments) -> Result<Verdict
 }
 
 impl What {
-    const ALL: [Self; 4] = [Self::Ops, Self::Hostile, Self::Kill, Self::Memory];
+    const ALL: [Self; 5] = [
+        Self::Ops,
+        Self::Hostile,
+        Self::Streams,
+        Self::Kill,
+        Self::Memory,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Ops => "ops",
             Self::Hostile => "hostile",
+            Self::Streams => "streams",
             Self::Kill => "kill",
             Self::Memory => "memory",
         }
@@ -160,6 +172,7 @@ impl What {
         let (long, short) = match self {
             Self::Ops => (3600, 20),
             Self::Hostile => (600, 15),
+            Self::Streams => (600, 10),
             Self::Kill => (600, 15),
             Self::Memory => (1800, 5),
         };
@@ -174,12 +187,14 @@ impl What {
         }
     }
 
-    fn soak(self, world: &World, plan: Plan) -> Result<()> {
+    fn soak(self, plan: Plan) -> Result<()> {
+        let world = || World::build(Net::Lo);
         match self {
-            Self::Ops => ops(world, plan),
-            Self::Hostile => hostile::soak(world, plan),
-            Self::Kill => kill::soak(world, plan),
-            Self::Memory => memory::soak(world, plan),
+            Self::Ops => ops(&world()?, plan),
+            Self::Hostile => hostile::soak(&world()?, plan),
+            Self::Streams => streams::soak(plan), // on a device of its own
+            Self::Kill => kill::soak(&world()?, plan),
+            Self::Memory => memory::soak(&world()?, plan),
         }
     }
 }

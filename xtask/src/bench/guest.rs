@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::ends::Exchange;
 use super::figures::{By, Figures};
-use super::perftest::{Length, Perftest, Program};
+use super::perftest::{Length, Over, Perftest, Program};
 use super::plan::{Comparison, Row, Target, Task, Work};
 use super::rounds::{self, Run};
 use super::set_up;
@@ -54,7 +54,7 @@ const fn work(program: Program, size: u32) -> Task {
     Task::Perftest(Perftest {
         program,
         size,
-        mtu: 4096,
+        over: Over::Roce { mtu: 4096 },
         queue_pairs: 1,
     })
 }

@@ -10,6 +10,7 @@
 mod ends;
 mod figures;
 mod guest;
+mod iwarp;
 mod loads;
 mod machine;
 mod perftest;

@@ -27,14 +27,28 @@ pub enum Program {
     AtomicLat,
 }
 
+/// What it goes over, and how its ends find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// By a TCP connection of their own.
+    Roce {
+        /// Of the path.
+        mtu: u32,
+    },
+    /// By rdma_cm, as iWARP needs it.
+    Iwarp {
+        /// Of FPDUs.
+        has_crc: bool,
+    },
+}
+
 /// One run, both ends with the same arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Perftest {
     pub program: Program,
     /// Bytes of a message.
     pub size: u32,
-    /// Path MTU.
-    pub mtu: u32,
+    pub over: Over,
     pub queue_pairs: u32,
 }
 
@@ -109,10 +123,15 @@ impl Perftest {
         server: Option<&str>,
     ) -> Vec<String> {
         let mut argv = vec![format!("ib_{}", self.program.name())];
+        if let Over::Iwarp { .. } = self.over {
+            argv.push("-R".into());
+        }
         let mut option = |name: &str, value: &str| argv.extend([name.into(), value.into()]);
         option("-d", device);
-        option("-x", "1"); // the GID of the first IPv4 address
-        option("-m", &self.mtu.to_string());
+        if let Over::Roce { mtu } = self.over {
+            option("-x", "1"); // the GID of the first IPv4 address
+            option("-m", &mtu.to_string());
+        }
         option("-p", &port.to_string());
         if self.program != Program::AtomicLat {
             option("-s", &self.size.to_string());
@@ -249,12 +268,19 @@ impl std::fmt::Display for Perftest {
         let Self {
             program,
             size,
-            mtu,
+            over,
             queue_pairs,
         } = self;
-        write!(f, "{},size={size},mtu={mtu}", program.name())?;
-        if !program.is_latency() {
-            write!(f, ",qp={queue_pairs}")?;
+        write!(f, "{},size={size}", program.name())?;
+        match over {
+            Over::Roce { mtu } => {
+                write!(f, ",mtu={mtu}")?;
+                if !program.is_latency() {
+                    write!(f, ",qp={queue_pairs}")?;
+                }
+            }
+            Over::Iwarp { has_crc: true } => f.write_str(",crc")?,
+            Over::Iwarp { has_crc: false } => {}
         }
         Ok(())
     }
@@ -267,7 +293,7 @@ mod tests {
     const WRITE_BW: Perftest = Perftest {
         program: Program::WriteBw,
         size: 65_536,
-        mtu: 4096,
+        over: Over::Roce { mtu: 4096 },
         queue_pairs: 1,
     };
 
@@ -375,6 +401,16 @@ t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n \
             argv(Program::WriteBw, 1),
             "ib_write_bw -d rxe_lo -x 1 -m 4096 -p 19000 -s 65536 -D 1 -f 0 -q 1 --report_gbits \
              -F 127.0.0.1"
+        );
+        let iwarp = Perftest {
+            over: Over::Iwarp { has_crc: true },
+            ..WRITE_BW
+        };
+        assert_eq!(
+            iwarp
+                .argv(Length::Seconds(1), "siw_lo", 19_000, None)
+                .join(" "),
+            "ib_write_bw -R -d siw_lo -p 19000 -s 65536 -D 1 -f 0 -q 1 --report_gbits -F"
         );
         assert!(argv(Program::SendBw, 256).contains(" -t 63 -r 63 "));
         assert!(argv(Program::WriteBw, 256).contains(" -t 63 "));

@@ -5,9 +5,9 @@ use serde::Serialize;
 use super::figures::By;
 use super::guest::Stack;
 use super::loads::Load;
-use super::perftest::{Perftest, Program};
+use super::perftest::{Over, Perftest, Program};
 use super::raw::Limit;
-use super::{raw_tcp, set_up};
+use super::{iwarp, raw_tcp, set_up};
 use crate::programs::{Net, matches};
 
 /// How many rows.
@@ -37,6 +37,8 @@ pub enum Work {
     Limit(Limit),
     TcpLimit(raw_tcp::Plan),
     Perftest(Net, Perftest),
+    /// perftest over our iWARP device on `lo`.
+    Iwarp(Perftest),
     Load(Load),
     /// Connections of `cmtime`.
     SetUp(Net),
@@ -107,10 +109,6 @@ const LIMITS: [(&str, Limit); 5] = [
     ("raw/block", Limit::PingPong { blocking: true }),
 ];
 
-/// The same for iWARP: the framing of messages of these sizes.
-const TCP_SIZES: [u32; 3] = [64, 64 * KIB, MIB];
-const TCP_POLL: &str = "raw/tcp,poll";
-
 /// All rows of this extent, those first that others are compared with.
 pub fn rows(extent: Extent) -> Vec<Row> {
     let limits = LIMITS.iter().map(|(name, limit)| Row {
@@ -120,7 +118,7 @@ pub fn rows(extent: Extent) -> Vec<Row> {
         note: "",
     });
     let mut rows: Vec<Row> = limits.collect();
-    rows.extend(tcp_limits(extent));
+    rows.extend(iwarp::limits(extent));
     for net in NETS {
         let wanted = match extent {
             Extent::Quick => quick(net),
@@ -143,6 +141,7 @@ pub fn rows(extent: Extent) -> Vec<Row> {
             }));
         }
     }
+    rows.extend(iwarp::rows(extent));
     rows
 }
 
@@ -156,42 +155,6 @@ pub fn select(rows: Vec<Row>, filter: &str) -> Vec<Row> {
     rows.into_iter()
         .filter(|row| wanted.contains(&row.name))
         .collect()
-}
-
-/// Those with CRCs are compared with those without.
-fn tcp_limits(extent: Extent) -> Vec<Row> {
-    let limit = |name: String, plan, comparison| Row {
-        name,
-        work: Work::TcpLimit(plan),
-        comparison,
-        note: "RDMA WRITEs as iWARP frames them, placed by a copy",
-    };
-    let mut rows = Vec::new();
-    for has_crc in [false, true] {
-        for size in TCP_SIZES {
-            if extent == Extent::Quick && size != 64 * KIB {
-                continue;
-            }
-            let message = size as usize;
-            let plan = raw_tcp::Plan::Stream { message, has_crc };
-            let comparison = has_crc.then(|| Comparison {
-                to: tcp_limit(size, false),
-                by: By::Bandwidth,
-                target: None,
-            });
-            rows.push(limit(tcp_limit(size, has_crc), plan, comparison));
-        }
-    }
-    rows.push(Row {
-        note: "half a round trip of TCP, both ends poll",
-        ..limit(TCP_POLL.into(), raw_tcp::Plan::PingPong, None)
-    });
-    rows
-}
-
-fn tcp_limit(size: u32, has_crc: bool) -> String {
-    let crc = if has_crc { ",crc" } else { "" };
-    format!("raw/tcp,size={size}{crc}")
 }
 
 fn usual(net: Net) -> Vec<Perftest> {
@@ -247,7 +210,9 @@ fn full(net: Net) -> Vec<Perftest> {
     let mut all = bandwidths(&BANDWIDTHS, &SIZES, &mtus, &QUEUE_PAIRS);
     all.extend(latencies(&LATENCIES, &LATENCY_SIZES, largest_mtu(net)));
     all.push(Perftest {
-        mtu: largest_mtu(net),
+        over: Over::Roce {
+            mtu: largest_mtu(net),
+        },
         ..ATOMIC
     });
     all
@@ -264,7 +229,7 @@ fn largest_mtu(net: Net) -> u32 {
 const ATOMIC: Perftest = Perftest {
     program: Program::AtomicLat,
     size: 8,
-    mtu: 4096,
+    over: Over::Roce { mtu: 4096 },
     queue_pairs: 1,
 };
 
@@ -281,7 +246,7 @@ fn bandwidths(
                 all.extend(sizes.iter().map(|&size| Perftest {
                     program,
                     size,
-                    mtu,
+                    over: Over::Roce { mtu },
                     queue_pairs,
                 }));
             }
@@ -298,7 +263,7 @@ fn row(net: Net, perftest: Perftest) -> Row {
     Row {
         name: name(net, perftest),
         work: Work::Perftest(net, perftest),
-        comparison: Some(comparison(net, perftest)),
+        comparison: comparison(net, perftest),
         note: perftest.program.note(),
     }
 }
@@ -313,7 +278,10 @@ fn name(net: Net, perftest: Perftest) -> String {
 
 /// Bandwidth is compared with the limit of the same packets, many queue pairs with one, a latency
 /// with half round trips. Targets are for `lo`, where the limits are measured.
-fn comparison(net: Net, perftest: Perftest) -> Comparison {
+fn comparison(net: Net, perftest: Perftest) -> Option<Comparison> {
+    let Over::Roce { mtu } = perftest.over else {
+        return None;
+    };
     let one = Perftest {
         queue_pairs: 1,
         ..perftest
@@ -346,21 +314,21 @@ fn comparison(net: Net, perftest: Perftest) -> Comparison {
         }
         (program, size) => {
             let least = match (program, size) {
-                _ if perftest.mtu != 4096 => None,
+                _ if mtu != 4096 => None,
                 (Program::WriteBw, 8192) => Some(0.3),
                 (Program::WriteBw, size) if size >= 64 * KIB => Some(0.6),
                 (_, size) if size >= 64 * KIB => Some(0.5),
                 _ => None,
             };
-            let limit = limit(&perftest.mtu.to_string());
+            let limit = limit(&mtu.to_string());
             (limit, By::Bandwidth, least.map(Target::AtLeast))
         }
     };
-    Comparison {
+    Some(Comparison {
         to,
         by,
         target: target.filter(|_| net == Net::Lo),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -481,7 +449,7 @@ mod tests {
     fn a_path_mtu_fits_its_interface() {
         for row in rows(Extent::Full) {
             if let Work::Perftest(Net::Veth(1500), perftest) = row.work {
-                assert_eq!(perftest.mtu, 1024, "{}", row.name);
+                assert_eq!(perftest.over, Over::Roce { mtu: 1024 }, "{}", row.name);
             }
         }
     }

@@ -7,9 +7,10 @@ use anyhow::{Context, Result, bail, ensure};
 use super::ends::Ends;
 use super::figures::Figures;
 use super::machine::Machine;
+use super::perftest::Over;
 use super::plan::{Row, Work};
 use super::report;
-use crate::programs::{Net, World, ip};
+use crate::programs::{Net, World, came_between_listens, ip};
 
 /// What was measured of a row.
 #[derive(Default)]
@@ -23,6 +24,9 @@ pub struct Samples {
 
 /// Measures one row once. What it learns of the number of messages stays for the next round.
 pub type Measure<'a> = dyn FnMut(&Row, &mut Option<u32>) -> Result<Figures> + 'a;
+
+/// How often ends that connect by rdma_cm begin: the client may be quicker than the server.
+const ATTEMPTS: u32 = 10;
 
 /// One run of the bench.
 pub struct Run<'a> {
@@ -51,6 +55,24 @@ pub fn run(run: Run<'_>) -> Result<()> {
                 ends.exchange(1, |host, port, server| {
                     perftest.argv(length, host.device, port, server)
                 })
+            })
+        }
+        Work::Iwarp(perftest) => {
+            let ends = Ends::new(networks.iwarp(perftest.over)?, seconds)?;
+            perftest.measure(seconds, messages, &mut |length| {
+                let mut attempts = 0..ATTEMPTS;
+                loop {
+                    let outcome = ends.exchange(1, |host, port, server| {
+                        perftest.argv(length, host.device, port, server)
+                    });
+                    attempts.next();
+                    match outcome {
+                        Err(error)
+                            if !attempts.is_empty()
+                                && came_between_listens(&format!("{error:#}")) => {}
+                        outcome => return outcome,
+                    }
+                }
             })
         }
         Work::SetUp(net) => Ends::new(networks.at(net)?, seconds)?.set_up(),
@@ -92,6 +114,8 @@ struct Networks {
     lo: Option<World>,
     /// With the interface MTU that it has now.
     veth: Option<(World, u32)>,
+    /// Hosts of their own with an iWARP device, without CRCs and with.
+    iwarp: [Option<World>; 2],
 }
 
 impl Networks {
@@ -116,6 +140,16 @@ impl Networks {
                 Ok(world)
             }
         }
+    }
+}
+
+impl Networks {
+    fn iwarp(&mut self, over: Over) -> Result<&World> {
+        let (place, namespace, options): (_, _, &[&str]) = match over {
+            Over::Iwarp { has_crc: true } => (&mut self.iwarp[1], "iwarp_crc", &["crc", "on"]),
+            _ => (&mut self.iwarp[0], "iwarp", &[]),
+        };
+        made(place, || World::iwarp_alone(Some(namespace), options))
     }
 }
 

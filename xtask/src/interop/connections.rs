@@ -9,23 +9,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{GUEST_ADDRESS, OURS, Role, as_strs, in_guest};
+use super::{GUEST_ADDRESS, OURS, Peer, Role, as_strs, in_guest, siw};
 use crate::guest::{Guest, Job};
 use crate::process::{Ended, GUARD, Local, Running};
-use crate::programs::{PerfTest, RPING, RPing, STREAM, Stream, multicast, succeeded};
+use crate::programs::{
+    PerfTest, RPING, RPing, STREAM, Stream, came_between_listens, multicast, succeeded,
+};
 use crate::sandbox::FOLDER;
-use killed::Kill;
+pub use killed::Kill;
 
 /// The IPv6 addresses of the two ends.
 const GUEST_ADDRESS_V6: &str = "fd77::2";
-const OUR_ADDRESS_V6: &str = "fd77::1";
+pub const OUR_ADDRESS_V6: &str = "fd77::1";
 
 /// How long a client waits before it asks again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Reasons of a REJ. spec: IBA 12.6.7.2
-const INVALID_SERVICE_ID: u32 = 8;
-const CONSUMER: u32 = 28;
+const INVALID_SERVICE_ID: i32 = 8;
+const CONSUMER: i32 = 28;
+/// An MPA reply has no reason: `-ECONNRESET`.
+const NO_REASON: i32 = -104;
+
+/// What programs print when TCP refuses: `rdma_connect` says it at once.
+const NO_TCP_LISTENER: &str = "Connection refused";
 
 /// Every twentieth packet each way: about one handshake in four has to repeat something.
 const LOSS: &str = "5%";
@@ -35,6 +42,8 @@ const LOSS: &str = "5%";
 pub enum Meeting {
     /// Our own program, which ends connections in every way and checks what it is told.
     Twin,
+    /// Our own program, whose requests end connections of iWARP.
+    Errors,
     /// `rstream` or `riostream` at both ends: rsockets.
     Stream(Stream),
     /// `rping` at both ends.
@@ -49,7 +58,7 @@ pub enum Meeting {
     Measure(PerfTest),
     /// Nobody listens: REJ with reason 8.
     NoListener,
-    /// The server has enough connections: REJ with reason 28, from the program.
+    /// The server has enough connections: REJ with reason 28, from the program, or an MPA reply.
     Refused,
     /// An end is killed.
     Killed(Kill),
@@ -135,26 +144,34 @@ pub fn cases(full: bool) -> Vec<Meeting> {
 
 impl Meeting {
     /// Runs it and returns what the programs printed.
-    pub fn run(&self, role: Role, guest: &mut Guest) -> Result<String> {
+    pub fn run(&self, role: Role, peer: Peer, guest: &mut Guest) -> Result<String> {
         let at_server = role.address_of_server(self.is_v6());
         match self {
-            Self::Twin => {
+            Self::Twin | Self::Errors => {
+                let program = if matches!(self, Self::Twin) {
+                    "cm_twin"
+                } else {
+                    "cm_errors"
+                };
                 let end = |end, is_ours| {
                     let folder = if is_ours { FOLDER } else { "/host" };
-                    words(&[&format!("{folder}/cm_twin"), end, at_server])
+                    words(&[&format!("{folder}/{program}"), end, at_server])
                 };
                 let server = end("server", role == Role::Server);
                 let client = end("client", role == Role::Client);
-                let (server, client) = meet(At::both(role, guest), &server, &client)?;
+                let (server, client) = meet(peer, At::both(role, guest), &server, &client)?;
                 let output = both(&server.output, &client);
                 for (end, ended) in [("server", &server), ("client", &client)] {
                     succeeded(end, ended).with_context(|| format!("both ends:\n{output}"))?;
+                }
+                if matches!(self, Self::Errors) && role == Role::Server {
+                    siw::judge_terminates(guest)?;
                 }
                 Ok(output)
             }
             Self::Stream(stream) => {
                 let end = |end| stream.argv(end, at_server);
-                let (server, client) = meet(At::both(role, guest), &end("-b"), &end("-s"))?;
+                let (server, client) = meet(peer, At::both(role, guest), &end("-b"), &end("-s"))?;
                 let output = both(&server.output, &client);
                 stream
                     .judge("client", &client)
@@ -164,7 +181,7 @@ impl Meeting {
             }
             Self::Ping(ping) => {
                 let end = |end| ping.argv(end, at_server);
-                let (server, client) = meet(At::both(role, guest), &end("-s"), &end("-c"))?;
+                let (server, client) = meet(peer, At::both(role, guest), &end("-s"), &end("-c"))?;
                 ping.judge("server", &server)?;
                 ping.judge("client", &client)?;
                 Ok(both(&server.output, &client))
@@ -172,7 +189,7 @@ impl Meeting {
             Self::Persistent => {
                 let ping = RPing { count: 10, ..RPING };
                 let server = [ping.argv("-s", at_server), vec!["-P".into()]].concat();
-                serve(role, guest, &server, |clients| {
+                serve(peer, role, guest, &server, |clients| {
                     let client = ping.argv("-c", at_server);
                     let mut output = String::new();
                     for _ in 0..3 {
@@ -186,7 +203,7 @@ impl Meeting {
             Self::Both(program, options) => {
                 let options = words(options);
                 let (server, client) = ends(program, role, at_server, [&options, &options]);
-                let (server, client) = meet(At::both(role, guest), &server, &client)?;
+                let (server, client) = meet(peer, At::both(role, guest), &server, &client)?;
                 finished(&server, &client)
             }
             Self::Times(count) => {
@@ -194,7 +211,7 @@ impl Meeting {
                 let server = words(&["cmtime", "-b", at_server]);
                 let own = role.address_of_client();
                 let client = ["cmtime", "-b", own, "-s", at_server, "-c", &count];
-                serve(role, guest, &server, |clients| {
+                serve(peer, role, guest, &server, |clients| {
                     let ended = clients.connect(&words(&client))?;
                     succeeded("client", &ended)?;
                     ensure!(
@@ -206,11 +223,11 @@ impl Meeting {
                 })
             }
             Self::Measure(test) => {
-                let end = |is_server, address| test.argv(role.device(is_server), address);
+                let end = |is_server, address| test.argv(role.device(peer, is_server), address);
                 let argv = (end(true, None), end(false, Some(at_server)));
                 let since = Instant::now();
                 let (server, client) = loop {
-                    let ended = meet(At::both(role, guest), &argv.0, &argv.1)?;
+                    let ended = meet(peer, At::both(role, guest), &argv.0, &argv.1)?;
                     if !second_came_too_early(&ended.1) || since.elapsed() > GUARD {
                         break ended;
                     }
@@ -234,7 +251,9 @@ impl Meeting {
                     [&words(&["-c", "1"]), &words(&["-c", "2"])],
                 );
                 let (mut server_at, mut client_at) = At::both(role, guest);
-                let mut server = server_at.start(&server)?;
+                let argv = server;
+                let mut server = server_at.start(&argv)?;
+                await_listener(peer, &argv, server.running())?;
                 let client = client_at.connect(&client)?;
                 server.running().wait().context("the server")?;
                 // a server that refuses the second ends the first as well, perhaps before a slow
@@ -243,9 +262,13 @@ impl Meeting {
                 if client.code != 0 && client.output.contains(too_late) {
                     return Ok(client.output);
                 }
-                refused(client, CONSUMER)
+                let reason = match peer {
+                    Peer::Rxe => CONSUMER,
+                    Peer::Siw(_) => NO_REASON,
+                };
+                refused(client, reason)
             }
-            Self::Killed(kill) => kill.run(role, guest),
+            Self::Killed(kill) => kill.run(peer, role, guest),
             Self::Loss(connections) => lossy(role, guest, *connections),
             Self::Group => group(role, guest),
         }
@@ -260,6 +283,7 @@ impl std::fmt::Display for Meeting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Twin => f.write_str("cm-twin"),
+            Self::Errors => f.write_str("cm-errors"),
             Self::Stream(stream) => write!(f, "{stream}"),
             Self::Ping(ping) => write!(f, "{ping}"),
             Self::Persistent => f.write_str("rping,persistent"),
@@ -372,13 +396,36 @@ impl Program<'_> {
     }
 }
 
+/// Waits until a server of iWARP listens: it does on a TCP port, which is to be seen, and `rping`
+/// waits for ever when TCP refuses it, over whatever library.
+fn await_listener(peer: Peer, argv: &[String], server: &mut dyn Running) -> Result<()> {
+    const PORTS: [(&str, u16); 5] = [
+        ("rping", RPING.port),
+        ("ib_", 18_515),
+        ("cm_twin", 7175),
+        ("cm_errors", 7176),
+        ("", 7471), // those of rdmacm-utils
+    ];
+    if peer == Peer::Rxe {
+        return Ok(());
+    }
+    let is_here = |name: &str| argv.iter().take(3).any(|word| word.contains(name));
+    match PORTS.iter().find(|(name, _)| is_here(name)) {
+        Some((_, port)) => server.wait_for_listener(*port),
+        None => Ok(()),
+    }
+}
+
 /// A server and a client that both end by themselves.
 fn meet(
+    peer: Peer,
     (mut server_at, mut client_at): (At<'_>, At<'_>),
     server: &[String],
     client: &[String],
 ) -> Result<(Ended, Ended)> {
-    let mut server = server_at.start(server)?;
+    let argv = server;
+    let mut server = server_at.start(argv)?;
+    await_listener(peer, argv, server.running())?;
     let client = client_at
         .connect(client)
         .with_context(|| format!("the server printed:\n{}", server.running().output()))?;
@@ -394,13 +441,16 @@ fn meet(
 
 /// A server that stays, and what its clients do.
 fn serve(
+    peer: Peer,
     role: Role,
     guest: &mut Guest,
     server: &[String],
     clients: impl FnOnce(&mut At<'_>) -> Result<String>,
 ) -> Result<String> {
     let (mut server_at, mut client_at) = At::both(role, guest);
-    let mut server = server_at.start(server)?;
+    let argv = server;
+    let mut server = server_at.start(argv)?;
+    await_listener(peer, argv, server.running())?;
     let outcome = clients(&mut client_at)
         .with_context(|| format!("the server printed:\n{}", server.running().output()));
     server.end()?;
@@ -464,7 +514,12 @@ fn under_loss(role: Role, guest: &mut Guest, connections: u32) -> Result<String>
     let (server, client) = ends("ucmatose", role, address, [&options, &options]);
     let plan = format!("loss={LOSS},seed={connections}");
     let variables = [("SOFTRDMA_FAULTS", plan.as_str())];
-    let (server, client) = meet(At::both_with(role, guest, &variables), &server, &client)?;
+    let (server, client) = meet(
+        Peer::Rxe,
+        At::both_with(role, guest, &variables),
+        &server,
+        &client,
+    )?;
     finished(&server, &client)
 }
 
@@ -496,7 +551,7 @@ fn finished(server: &Ended, client: &Ended) -> Result<String> {
     Ok(output)
 }
 
-fn refused(ended: Ended, reason: u32) -> Result<String> {
+fn refused(ended: Ended, reason: i32) -> Result<String> {
     ensure!(
         ended.code != 0 && is_refused(&ended, reason),
         "not refused with reason {reason}, but ended with {}:\n{}",
@@ -509,8 +564,9 @@ fn refused(ended: Ended, reason: u32) -> Result<String> {
 /// Whether a client came too early: perftest tells the event's number and no reason, datagrams get
 /// a SIDR_REP.
 fn nobody_listened(ended: &Ended) -> bool {
-    const ELSE: [&str; 4] = [
-        "rconnect: Connection refused",
+    const ELSE: [&str; 5] = [
+        NO_TCP_LISTENER,
+        "Function rdma_connect failed",
         "rpoll: Operation now in progress",
         "Unexpected CM event bl blka 8",
         "RDMA_CM_EVENT_UNREACHABLE, error: 1",
@@ -521,13 +577,11 @@ fn nobody_listened(ended: &Ended) -> bool {
 /// perftest connects twice, to agree and then to measure. A client that is quicker than the server
 /// is refused the second time, which it does not survive, over whatever library: both begin again.
 fn second_came_too_early(client: &Ended) -> bool {
-    client
-        .output
-        .contains("Event: RDMA_CM_EVENT_REJECTED; error: 8.")
+    came_between_listens(&client.output)
 }
 
 /// Whether a program says that it got a REJ of this reason; some have a colon in it.
-fn is_refused(ended: &Ended, reason: u32) -> bool {
+fn is_refused(ended: &Ended, reason: i32) -> bool {
     let line = format!("RDMA_CM_EVENT_REJECTED, error {reason}");
     let mut lines = ended.output.lines();
     lines.any(|found| found.replace("error:", "error").ends_with(&line))

@@ -376,6 +376,15 @@ fn over_iwarp(cases: &mut Vec<Case>, full: bool) {
             cases.push(case(net, Who::Root, &name, move |world| stream.run(world)));
         }
     }
+    for net in [Net::Lo, Net::Veth(1500), Net::Veth(9000)] {
+        for test in perftest::over_iwarp(net, full) {
+            cases.push(case(net, Who::Root, &test.to_string(), move |world| {
+                exchanges::with_connection_manager(world, &test)
+            }));
+        }
+    }
+    cases.push(case(Net::Lo, Who::Root, "cm-twin", connections::twin));
+    cases.push(case(Net::Lo, Who::Root, "cm-errors", connections::errors));
     for (what, run) in iwarp::SCENES {
         cases.push(case(Net::Lo, Who::Root, what, run));
     }

@@ -134,9 +134,18 @@ pub fn persistent(world: &World) -> Result<()> {
 }
 
 /// Our own program, which ends connections in every way and checks what it is told.
-fn twin(world: &World) -> Result<()> {
+pub fn twin(world: &World) -> Result<()> {
+    both_ends("/run/cm_twin", world)
+}
+
+/// Our own program, whose wrong requests end connections of iWARP, one after the other.
+pub fn errors(world: &World) -> Result<()> {
+    both_ends("/run/cm_errors", world)
+}
+
+fn both_ends(program: &str, world: &World) -> Result<()> {
     for address in [world.server.address, "::1"] {
-        let argv = |end| ["/run/cm_twin", end, address];
+        let argv = |end| [program, end, address];
         let mut server = world.server.start(&argv("server"), &[])?;
         // it asks again while nobody listens
         let client = world.client.start(&argv("client"), &[])?.wait()?;

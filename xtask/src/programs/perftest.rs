@@ -158,6 +158,44 @@ pub fn with_connection_manager(full: bool) -> Vec<PerfTest> {
     tests
 }
 
+/// Runs over iWARP: its programs without those for atomics, which it has not.
+pub fn over_iwarp(net: Net, full: bool) -> Vec<PerfTest> {
+    let test = |program, options: &[&'static str]| PerfTest {
+        program,
+        options: [&["-R"], options].concat(),
+    };
+    if !full {
+        return match net {
+            Net::Lo => vec![
+                test("ib_write_bw", &["-q", "4", "-b"]),
+                test("ib_send_bw", &["-q", "4"]),
+                test("ib_read_lat", &[]),
+            ],
+            Net::Veth(1500) => vec![test("ib_send_lat", &[])],
+            Net::Veth(_) => Vec::new(),
+        };
+    }
+    const FLAGS: [Flag; 5] = [
+        flag(&[], all),
+        flag(&["-a", "-n", "5"], all),
+        flag(&["-b"], bandwidth),
+        flag(&["-q", "4"], bandwidth),
+        flag(&["-e"], sleeps),
+    ];
+    let programs = || {
+        let all = PerfTest::PROGRAMS.into_iter();
+        all.filter(|program| !program.contains("atomic"))
+    };
+    let every = FLAGS.iter().flat_map(|flag| {
+        programs()
+            .filter(|program| (flag.knows)(program))
+            .map(|program| test(program, flag.words))
+    });
+    let mut every: Vec<PerfTest> = every.collect();
+    every.push(test("ib_write_bw", &["-q", "4", "-b"]));
+    every
+}
+
 fn with_all(flag: &Flag) -> Vec<PerfTest> {
     let programs = PerfTest::PROGRAMS
         .iter()

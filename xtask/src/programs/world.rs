@@ -105,6 +105,26 @@ impl World {
         Ok(world)
     }
 
+    /// One host with nothing but `lo` and an iWARP device on it, whose link has these options: this
+    /// one, or a new one in a namespace of that name.
+    pub fn iwarp_alone(namespace: Option<&'static str>, options: &[&str]) -> Result<Self> {
+        let host = || Host {
+            namespace,
+            device: "siw_lo",
+            ..LOOPBACK
+        };
+        if let Some(name) = namespace {
+            ip(&format!("netns add {name}"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        let world = World {
+            server: host(),
+            client: host(),
+        };
+        world.server.add_link_of("siw", options)?;
+        Ok(world)
+    }
+
     fn two_hosts(mtu: u32, who: Who) -> Result<Self> {
         let host = |namespace, device, interface, address| Host {
             namespace: Some(namespace),

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use wire::icrc::{Believe, PseudoHeader};
 use wire::ip::Frame;
 
+use super::draws::Draws;
 use crate::workspace;
 
 /// What a datagram is.
@@ -91,7 +92,7 @@ const UDP_MAX: usize = 65_507;
 
 /// Makes them.
 pub struct Maker {
-    state: u64,
+    draws: Draws,
     captured: Vec<Vec<u8>>,
 }
 
@@ -105,20 +106,17 @@ impl Maker {
         }
         ensure!(!captured.is_empty(), "no packets in {}", folder.display());
         captured.sort(); // a folder has no order, a seed needs one
-        let state = (u64::from(seed) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Ok(Self { state, captured })
+        let draws = Draws::new(seed);
+        Ok(Self { draws, captured })
     }
 
     fn draw(&mut self, below: u32) -> u32 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        ((self.state >> 16) as u32) % below
+        self.draws.draw(below)
     }
 
     /// True in so many of a hundred times.
     pub fn chance(&mut self, percent: u32) -> bool {
-        self.draw(100) < percent
+        self.draws.chance(percent)
     }
 
     /// Large ones seldom: a stranger with many bytes to send is another test.
@@ -184,8 +182,7 @@ impl Maker {
     }
 
     fn noise(&mut self, most: u32) -> Vec<u8> {
-        let length = self.draw(most + 1);
-        (0..length).map(|_| self.draw(256) as u8).collect()
+        self.draws.bytes(most)
     }
 
     /// Far from what is due in both directions.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{PAUSE, RPING, RPing, Role, as_strs, ends, tail, words};
+use super::{PAUSE, Peer, RPING, RPing, Role, as_strs, await_listener, ends, tail, words};
 use crate::guest::Guest;
 use crate::interop::OURS;
 use crate::process::{GUARD, Local, Running};
@@ -24,9 +24,9 @@ pub enum Kill {
 
 impl Kill {
     /// Runs it and returns what the survivor printed.
-    pub fn run(self, role: Role, guest: &mut Guest) -> Result<String> {
+    pub fn run(self, device: Peer, role: Role, guest: &mut Guest) -> Result<String> {
         match (self, role) {
-            (Self::Peer, _) => peer(role, guest),
+            (Self::Peer, _) => peer(device, role, guest),
             (Self::Own, _) => own(role, guest),
             (Self::OwnEarly, Role::Client) => when_asking(guest),
             (Self::OwnEarly, Role::Server) => when_asked(guest),
@@ -64,9 +64,8 @@ fn endless(role: Role) -> (Vec<String>, Vec<String>) {
     )
 }
 
-/// Our end at work, started as often as nobody listens.
-fn at_work(ours: &[String]) -> Result<Local> {
-    let mut local = OURS.start(&as_strs(ours), &[])?;
+/// Our end, once it is at work; started again as often as nobody listens.
+fn at_work(mut local: Local, ours: &[String]) -> Result<Local> {
     let since = Instant::now();
     while !local.output().contains("ping data") {
         let seconds = since.elapsed();
@@ -79,14 +78,26 @@ fn at_work(ours: &[String]) -> Result<Local> {
     Ok(local)
 }
 
-fn peer(role: Role, guest: &mut Guest) -> Result<String> {
+fn peer(device: Peer, role: Role, guest: &mut Guest) -> Result<String> {
     /// What `rping` ends with when it is refused.
     const REFUSED: u8 = 255;
     let (ours, theirs) = endless(role);
     let theirs = theirs.join(" ");
     let script = format!("while {theirs} > /dev/null; [ $? = {REFUSED} ]; do sleep 0.2; done");
-    let mut job = guest.start(&script)?;
-    let mut local = at_work(&ours)?;
+    let start = || OURS.start(&as_strs(&ours), &[]);
+    let (mut job, local) = match role {
+        Role::Client => {
+            let mut job = guest.start(&script)?;
+            await_listener(device, &ours, &mut job)?;
+            (job, start()?)
+        }
+        Role::Server => {
+            let mut local = start()?;
+            await_listener(device, &ours, &mut local)?;
+            (guest.start(&script)?, local)
+        }
+    };
+    let mut local = at_work(local, &ours)?;
     job.kill_program("rping")?;
     let ended = local.wait().context("our end, after the peer was killed")?;
     // by a DREQ, or by the refusal of what the dead one's memory was asked for before
@@ -108,7 +119,7 @@ fn own(role: Role, guest: &mut Guest) -> Result<String> {
          tail -c 2000 /tmp/survivor"
     );
     let mut job = guest.start(&script)?;
-    at_work(&ours)?.kill()?;
+    at_work(OURS.start(&as_strs(&ours), &[])?, &ours)?.kill()?;
     let ended = job.wait().context("the peer, after our end was killed")?;
     ensure!(
         ended.output.contains("DISCONNECT EVENT"),
@@ -162,7 +173,7 @@ fn start_survivor(guest: &mut Guest, argv: &[String]) -> Result<()> {
     in_guest(guest, &script).map(drop)
 }
 
-fn survivor_is_refused(guest: &mut Guest, reason: u32) -> Result<String> {
+fn survivor_is_refused(guest: &mut Guest, reason: i32) -> Result<String> {
     let script = "while kill -0 $(cat /tmp/survivor.process); do sleep 0.1; done
                   cat /tmp/survivor";
     let output = in_guest(guest, script).context("the peer, after our end was killed")?;
