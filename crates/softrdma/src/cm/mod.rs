@@ -200,8 +200,9 @@ impl Process {
         result
     }
 
-    /// The way from `local`, over the link of these kinds that has this address, to `remote`. `None`
-    /// if no link has it: then, and only then, the broker is asked, as its news may be under way.
+    /// The way from `local`, over the link of these kinds that has this address, to `remote`.
+    /// `None` if no link has it: then, and only then, the broker is asked, as its news may be under
+    /// way.
     fn way(
         &self,
         local: SocketAddr,
