@@ -57,9 +57,6 @@ pub fn exchanges(net: Net, full: bool) -> Vec<Exchange> {
 
 /// Programs over rsockets.
 pub fn streams(net: Net, full: bool) -> Vec<Stream> {
-    if full {
-        return rsockets::every();
-    }
     let mut all = match net {
         Net::Lo => rsockets::some(),
         Net::Veth(_) => vec![rsockets::DEFAULT],
@@ -68,6 +65,9 @@ pub fn streams(net: Net, full: bool) -> Vec<Stream> {
         address: Some(net.ipv6()),
         ..rsockets::DEFAULT
     });
+    if full {
+        all.extend(rsockets::every());
+    }
     all
 }
 
