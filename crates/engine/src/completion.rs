@@ -82,13 +82,19 @@ pub struct WorkCompletion {
     pub qpn: Qpn,
     /// The sender, of unreliable datagrams.
     pub source_qpn: Qpn,
-    /// Whether this is a receive; RoCE then says that a GRH is valid.
+    /// Whether this is a receive.
     pub is_receive: bool,
+    /// Whether it came with a GRH: all receives of RoCE say so, those of iWARP do not.
+    pub has_grh: bool,
 }
 
 impl WorkCompletion {
     /// A successful completion without immediate data.
     pub const fn success(id: u64, opcode: CompletionOpcode, length: u32, qpn: Qpn) -> Self {
+        let is_receive = matches!(
+            opcode,
+            CompletionOpcode::Receive | CompletionOpcode::ReceiveRdmaWithImmediate
+        );
         Self {
             id,
             status: Status::Success,
@@ -99,10 +105,8 @@ impl WorkCompletion {
             invalidated: None,
             qpn,
             source_qpn: Qpn::truncated(0),
-            is_receive: matches!(
-                opcode,
-                CompletionOpcode::Receive | CompletionOpcode::ReceiveRdmaWithImmediate
-            ),
+            is_receive,
+            has_grh: is_receive,
         }
     }
 

@@ -38,7 +38,7 @@ pub fn completion(from: &WorkCompletion) -> ibv_wc {
     let mut flags = 0;
     let mut data = 0;
     if succeeded {
-        if from.is_receive {
+        if from.has_grh {
             flags |= IBV_WC_GRH;
         }
         if let Some(immediate) = from.immediate {

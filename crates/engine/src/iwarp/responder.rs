@@ -149,6 +149,7 @@ impl Responder {
         let kind = CompletionOpcode::Receive;
         let completion = WorkCompletion {
             invalidated,
+            has_grh: false,
             ..WorkCompletion::success(receive.id, kind, placed, common.qpn)
         };
         complete(common, completion, opcode)
@@ -175,6 +176,7 @@ impl Responder {
         let length = core::mem::take(&mut self.whole_write);
         let completion = WorkCompletion {
             immediate: Some([a, b, c, d]),
+            has_grh: false,
             ..WorkCompletion::success(receive.id, kind, length, common.qpn)
         };
         complete(common, completion, opcode)

@@ -249,6 +249,7 @@ fn a_send_with_invalidate_and_event_does_both() {
     );
     let completion = pair.passive.receive_cq.poll().unwrap();
     assert_eq!(completion.invalidated, Some(window));
+    assert!(!completion.has_grh);
     assert_eq!(pair.passive.receive_cq.solicited(), 1);
     // nobody can write there any more
     let ours = pair.active.region(&[0; 8]);

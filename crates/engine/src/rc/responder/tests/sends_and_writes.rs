@@ -26,7 +26,7 @@ fn a_send_of_three_packets_fills_its_receive_and_completes_once() {
     assert_eq!((completion.id, completion.status), (7, Status::Success));
     assert_eq!(completion.opcode, CompletionOpcode::Receive);
     assert_eq!(completion.length, 600);
-    assert!(completion.is_receive);
+    assert!(completion.is_receive && completion.has_grh);
     assert_eq!(bench.local_bytes(0, 100), message[..100]);
     assert_eq!(bench.local_bytes(100, 1), [0], "beyond the first element");
     assert_eq!(bench.local_bytes(2000, 500), message[100..]);
