@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use engine::Instant;
@@ -12,7 +12,7 @@ use engine::iwarp::{Asked, AwaitingRequest, Depths, Progress};
 use io::Errno;
 use io::fork::ClosedInChild;
 use io::poll::{Events, Interest, Poller, Trigger};
-use io::tcp::{Gather, Listener, Part, Receiving, Stream};
+use io::tcp::{Listener, Receiving, Stream};
 use wire::iwarp::StartFrame;
 
 use crate::error::{Error, Result};
@@ -25,6 +25,8 @@ use crate::iwarp::streams::refused;
 /// Callers that have not said what they want: of more, the one that has been silent for longest is
 /// given up. Whoever opens connections and says nothing keeps nobody out.
 const CALLERS_MAX: usize = 1024;
+/// Connections that may take their time to end; more end at once.
+const PARTING_MAX: usize = 1024;
 /// Connections taken from a listener before others have their turn.
 const CALLS_PER_VISIT: usize = 16;
 /// When a listener is looked at again that found no descriptor for a connection.
@@ -64,6 +66,7 @@ struct Host {
     listener: Listener,
     settings: Settings,
     to: Teller,
+    reception: Weak<Reception>,
 }
 
 /// Somebody who has called.
@@ -99,6 +102,7 @@ pub struct Incoming {
     stream: Unanswered,
     asked: Asked,
     settings: Settings,
+    reception: Weak<Reception>,
 }
 
 /// A connection that is reset unless it is taken.
@@ -116,10 +120,10 @@ impl Unanswered {
         }
     }
 
-    fn take(&mut self) -> Option<Stream> {
-        let (inherited, stream) = self.held.take()?;
-        drop(inherited);
-        Some(stream)
+    fn take(&mut self) -> Option<(ClosedInChild, Stream)> {
+        // in a child the connection is the parent's
+        let is_ours = self.generation == io::fork::generation();
+        self.held.take_if(|_| is_ours)
     }
 }
 
@@ -128,14 +132,14 @@ impl Drop for Unanswered {
         if self.generation != io::fork::generation() {
             // the connection is the parent's, and the descriptor was closed
             std::mem::forget(self.held.take());
-        } else if let Some(stream) = self.take() {
+        } else if let Some((_inherited, stream)) = self.take() {
             stream.reset();
         }
     }
 }
 
 impl Incoming {
-    /// Refuses, and closes the connection.
+    /// Refuses, and lets the peer close the connection.
     ///
     /// # Errors
     /// [`Error::System`] for too much private data: the connection is reset.
@@ -143,17 +147,18 @@ impl Incoming {
         let mut reply = Vec::new();
         let rejected = self.asked.reject(private_data, &mut reply);
         rejected.map_err(|error| refused(&error))?;
-        if let Some(stream) = self.stream.take() {
-            let all = [Part::Own(0..reply.len())];
-            // a new connection has room for it; a lost one needs no answer
-            let _ = stream.send(&reply, &all, &mut Gather::default());
+        if let Some(reception) = self.reception.upgrade()
+            && let Some((inherited, stream)) = self.stream.take()
+        {
+            let now = Instant::from_nanos(io::clock::now_ns());
+            reception.see_off(Parting::refused(now, inherited, stream, reply), now);
         }
         Ok(())
     }
 
     /// The connection, what was asked, and how connections are here; nothing if it was answered.
     pub(super) fn into_parts(mut self) -> Option<(Stream, Asked, Settings)> {
-        let stream = self.stream.take()?;
+        let (_inherited, stream) = self.stream.take()?;
         Some((stream, self.asked, self.settings))
     }
 }
@@ -212,6 +217,7 @@ impl Reception {
             listener,
             settings,
             to,
+            reception: Arc::downgrade(self),
         };
         state.listeners.insert(token, host);
         Ok(StreamListener {
@@ -262,6 +268,12 @@ impl Reception {
             }
         }
         state.expire(now, poller);
+    }
+
+    fn see_off(&self, parting: Parting, now: Instant) {
+        if let Some(Polled { poller, .. }) = self.polled.get() {
+            self.lock().see_off(now, parting, poller);
+        }
     }
 
     /// Ends everything: the process is to have no device any more.
@@ -368,7 +380,9 @@ impl State {
             }
             Err(error) => {
                 tracing::debug!(?error, remote = %caller.remote, "no request of iWARP");
-                self.see_off(now, caller.inherited, caller.stream, answer, poller);
+                let _ = poller.remove(&caller.stream);
+                let parting = Parting::new(now, caller.inherited, caller.stream, answer);
+                self.see_off(now, parting, poller);
             }
         }
     }
@@ -386,23 +400,15 @@ impl State {
             stream,
             asked,
             settings: host.settings,
+            reception: Weak::clone(&host.reception),
         };
         let kind = ReportKind::Requested(incoming);
         host.to.reports.push(host.to.token, kind);
     }
 
-    /// Sends what there is to say to a caller, and lets it go.
-    fn see_off(
-        &mut self,
-        now: Instant,
-        inherited: ClosedInChild,
-        stream: Stream,
-        answer: Vec<u8>,
-        poller: &Poller,
-    ) {
-        let _ = poller.remove(&stream);
-        let mut parting = Parting::new(now, inherited, stream, answer);
-        if parting.visit(now) {
+    /// Sends what there is to say to somebody who is in no table, and lets it go.
+    fn see_off(&mut self, now: Instant, mut parting: Parting, poller: &Poller) {
+        if parting.visit(now) || self.parting.len() >= PARTING_MAX {
             return;
         }
         let token = self.next_token();

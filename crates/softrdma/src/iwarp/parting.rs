@@ -1,6 +1,9 @@
 //! A connection that ends without its queue pair: what waits is sent, then the sending half is shut
 //! down, and what still comes is read and dropped. A socket that is closed with something unread
 //! would reset the connection, and take from the peer what it has not read.
+//!
+//! After a refusal the peer ends first: Linux's siw takes an end that comes right behind one for
+//! the end of a connection that never was, and forgets what the refusal said.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -23,7 +26,10 @@ pub(super) struct Parting {
     stream: Stream,
     unsent: Vec<u8>,
     sent: usize,
+    /// The sending half is shut down.
     has_finished: bool,
+    /// The peer is to end first.
+    is_patient: bool,
     /// The peer has ended.
     has_ended: bool,
     deadline: Instant,
@@ -37,8 +43,22 @@ impl Parting {
             unsent,
             sent: 0,
             has_finished: false,
+            is_patient: false,
             has_ended: false,
             deadline: now.plus(PARTING_TIMEOUT),
+        }
+    }
+
+    /// The same where `refusal` is the answer to a request: the peer ends first.
+    pub fn refused(
+        now: Instant,
+        inherited: ClosedInChild,
+        stream: Stream,
+        refusal: Vec<u8>,
+    ) -> Self {
+        Self {
+            is_patient: true,
+            ..Self::new(now, inherited, stream, refusal)
         }
     }
 
@@ -54,7 +74,7 @@ impl Parting {
     pub fn interest(&self) -> Interest {
         Interest {
             readable: !self.has_ended,
-            writable: !self.has_finished,
+            writable: !self.has_sent(),
         }
     }
 
@@ -65,7 +85,7 @@ impl Parting {
 
     /// Whether it is over because nothing can be sent.
     fn send(&mut self) -> bool {
-        while self.sent < self.unsent.len() {
+        while !self.has_sent() {
             let rest = [Part::Own(self.sent..self.unsent.len())];
             let sent = self
                 .stream
@@ -76,11 +96,15 @@ impl Parting {
                 Sending::Fault | Sending::Lost(_) => return true,
             }
         }
-        if !self.has_finished {
+        if !self.has_finished && !self.is_patient {
             self.has_finished = true;
             self.stream.finish();
         }
         false
+    }
+
+    fn has_sent(&self) -> bool {
+        self.sent >= self.unsent.len()
     }
 
     /// Whether the peer has ended too, and nothing waits to be sent.
@@ -97,6 +121,6 @@ impl Parting {
                 Receiving::Lost(_) => return true,
             }
         }
-        self.has_ended && self.has_finished
+        self.has_ended && self.has_sent()
     }
 }

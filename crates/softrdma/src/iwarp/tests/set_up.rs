@@ -74,6 +74,32 @@ fn who_is_refused_learns_why_and_may_call_again() {
 }
 
 #[test]
+fn who_is_refused_ends_first() {
+    let b = Side::new(Settings::default());
+    let listener = b.listen("127.0.0.1");
+    let mut raw = Raw::call(listener.address());
+    raw.say(&plain_request());
+    let ReportKind::Requested(incoming) = report(&[&b], &b).kind else {
+        panic!("not a request");
+    };
+    incoming.reject(b"no").expect("two bytes");
+    let mut reply = [0; 20 + 4 + 2];
+    raw.0.read_exact(&mut reply).expect("a reply");
+    assert!(reply.ends_with(b"no"), "{reply:?}");
+    // on loopback an end would be here together with the reply
+    raw.0.set_nonblocking(true).expect("an open stream");
+    let next = raw.0.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(next, Err(std::io::ErrorKind::WouldBlock));
+    raw.0.set_nonblocking(false).expect("an open stream");
+    raw.0
+        .shutdown(std::net::Shutdown::Write)
+        .expect("an open stream");
+    let hearing = std::thread::spawn(move || raw.hear_all());
+    until(&[&b], || hearing.is_finished().then_some(()));
+    assert_eq!(hearing.join().expect("no panic"), (Vec::new(), true));
+}
+
+#[test]
 fn a_request_that_nobody_answers_is_reset() {
     let (a, b) = (
         Side::new(Settings::default()),
