@@ -95,13 +95,14 @@ const LARGE: RPing = RPing {
 };
 const SENDS: Meeting = Meeting::Both("ucmatose", &["-c", "5", "-C", "5", "-S", "1000"]);
 
-/// What shows most in the shortest time: all that differs from the others of a variant.
+/// What shows most in the shortest time: all that differs from the others of a variant. perftest is
+/// not in it: its two ends say a last word to each other and close, and a kernel that runs slowly
+/// now and then finds the connection closed before it has taken its own last SEND for sent.
 fn some(variant: Variant) -> Vec<Meeting> {
     match variant {
         Variant::Default => vec![
             Meeting::Twin,
             Meeting::Stream(STREAM),
-            measure("ib_write_bw", &[]),
             Meeting::Killed(Kill::Peer),
         ],
         // READs are 0 deep where nobody says otherwise, and rping READs
