@@ -5,17 +5,21 @@
 //! in a [`PerProcess`] and are simply not there in the child, and descriptors that must not stay
 //! open in it are [`ClosedInChild`].
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
-/// Descriptors that can be registered at once. More are kept open in children, no worse.
-const DESCRIPTORS_MAX: usize = 4096;
-const FREE: RawFd = -1;
+/// Descriptors with higher numbers cannot be registered, and stay open in children. It is the
+/// kernel's default limit on what a process may have.
+const NUMBERS_MAX: usize = 1 << 20;
+const BITS: usize = u64::BITS as usize;
 
 static GENERATION: AtomicU64 = AtomicU64::new(1);
-static DESCRIPTORS: [AtomicI32; DESCRIPTORS_MAX] =
-    [const { AtomicI32::new(FREE) }; DESCRIPTORS_MAX];
+/// A bit for each number that is registered.
+static REGISTERED: [AtomicU64; NUMBERS_MAX / BITS] =
+    [const { AtomicU64::new(0) }; NUMBERS_MAX / BITS];
+/// So many words of it have ever had a bit.
+static WORDS: AtomicUsize = AtomicUsize::new(0);
 
 /// A number that is another one in a forked child: 1 in the first process. The first call installs
 /// the handler, so call it before anything that depends on it.
@@ -31,41 +35,54 @@ pub fn generation() -> u64 {
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
-    for slot in &DESCRIPTORS {
-        let fd = slot.swap(FREE, Ordering::AcqRel);
-        if fd != FREE {
+    let words = &REGISTERED[..WORDS.load(Ordering::Acquire)];
+    for (index, word) in words.iter().enumerate() {
+        let mut bits = word.swap(0, Ordering::AcqRel);
+        while bits != 0 {
+            let number = index * BITS + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
             // SAFETY: the child's copy of a descriptor whose owner lives in the parent; what is
             // left of the owner in the child's memory is never dropped (see `PerProcess`).
-            unsafe { libc::syscall(libc::SYS_close, fd) };
+            unsafe { libc::syscall(libc::SYS_close, number) };
         }
     }
 }
 
-/// Has a descriptor closed in forked children while it lives. Drop it before the descriptor.
+/// Has a descriptor closed in forked children while it lives. There is one for a descriptor, and it
+/// is dropped before that is closed.
 #[derive(Debug)]
 pub struct ClosedInChild {
-    place: Option<usize>,
+    number: usize,
+    generation: u64,
 }
 
 impl ClosedInChild {
     /// Registers a descriptor.
     pub fn new(fd: BorrowedFd<'_>) -> Self {
-        generation();
-        let raw = fd.as_raw_fd();
-        let place = DESCRIPTORS.iter().position(|slot| {
-            slot.compare_exchange(FREE, raw, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        });
-        Self { place }
+        let generation = generation();
+        let number = usize::try_from(fd.as_raw_fd()).unwrap_or(NUMBERS_MAX);
+        if let Some((word, bit)) = place(number) {
+            WORDS.fetch_max(number / BITS + 1, Ordering::AcqRel);
+            word.fetch_or(bit, Ordering::AcqRel);
+        }
+        Self { number, generation }
     }
 }
 
 impl Drop for ClosedInChild {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            DESCRIPTORS[place].store(FREE, Ordering::Release);
+        // in a child the number may be that of another descriptor by now
+        if self.generation == generation()
+            && let Some((word, bit)) = place(self.number)
+        {
+            word.fetch_and(!bit, Ordering::AcqRel);
         }
     }
+}
+
+fn place(number: usize) -> Option<(&'static AtomicU64, u64)> {
+    let word = REGISTERED.get(number / BITS)?;
+    Some((word, 1 << (number % BITS)))
 }
 
 /// A value of this process that its forked children do not have. What a child inherits of it is

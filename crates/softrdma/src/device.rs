@@ -290,7 +290,7 @@ impl Process {
         for lane in self.lanes.all() {
             lane.core.shard.lock().network.forget_routes();
         }
-        self.connections.hear(event);
+        self.connections.hear(event, &self.reception);
         if let Event::Added(link) = event {
             self.connections.listen_at(self, link);
         }

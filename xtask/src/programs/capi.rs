@@ -1,6 +1,6 @@
 //! The C programs of `crates/capi/tests/c`: wrong use of each verb, the calls that wait, the work
-//! request builders, datagrams, shared receive queues, multicast groups, connection management, and
-//! rsockets.
+//! request builders, datagrams, shared receive queues, multicast groups, connection management,
+//! rsockets, and children of programs with connections.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::world::World;
 use crate::{sandbox, workspace};
 
 /// One for each program.
-pub const SCENES: [Scene; 10] = [
+pub const SCENES: [Scene; 11] = [
     ("wrong-use", wrong_use),
     ("waiting", waiting),
     ("builders", builders),
@@ -24,9 +24,10 @@ pub const SCENES: [Scene; 10] = [
     ("connections", connections),
     ("abused-connections", abused_connections),
     ("rsockets", rsockets),
+    ("forks", forks),
 ];
 
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 11] = [
     "wrong_use",
     "waiting",
     "builders",
@@ -37,6 +38,7 @@ const PROGRAMS: [&str; 10] = [
     "connections",
     "abused_connections",
     "rsockets",
+    "forks",
 ];
 
 fn wrong_use(world: &World) -> Result<()> {
@@ -77,6 +79,10 @@ fn abused_connections(world: &World) -> Result<()> {
 
 fn rsockets(world: &World) -> Result<()> {
     run(world, "rsockets")
+}
+
+pub fn forks(world: &World) -> Result<()> {
+    run(world, "forks")
 }
 
 fn run(world: &World, name: &str) -> Result<()> {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
+use super::capi;
 use super::connections::{self, RPing};
 use super::exchanges::{self, Exchange};
 use super::rsockets::{self, Stream};
@@ -14,11 +15,12 @@ use super::world::{Net, World};
 use crate::process::{GUARD, Running};
 
 /// Those that run once, as root on `lo`.
-pub const SCENES: [Scene; 6] = [
+pub const SCENES: [Scene; 7] = [
     ("devinfo", devinfo),
     ("lacking", lacking),
     ("options", options),
     ("refused", refused),
+    ("forks", capi::forks),
     ("rping,persistent", connections::persistent),
     ("cmtime,-c=100", exchanges::cmtime),
 ];

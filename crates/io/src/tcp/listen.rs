@@ -6,14 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use crate::raw::{Descriptor, move_high};
+use crate::raw::Descriptor;
+use crate::tcp::Stream;
+use crate::tcp::socket::{FLAGS, Socket};
 use crate::tcp::stream::plain;
-use crate::tcp::{FLAGS, Stream, socket};
 
 /// A port where connections arrive.
 #[derive(Debug)]
 pub struct Listener {
-    descriptor: Descriptor,
+    socket: Socket,
 }
 
 impl Listener {
@@ -24,15 +25,23 @@ impl Listener {
     /// # Errors
     /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES` for a low port, `EMFILE`, …
     pub fn listen(address: SocketAddr, v6_only: bool, backlog: u32) -> Result<Self, Errno> {
-        let descriptor = socket(address)?;
+        let socket = Socket::new(address)?;
         // connections of a former listener that still linger do not matter
-        sockopt::set_socket_reuseaddr(&descriptor, true)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
         if address.is_ipv6() {
-            sockopt::set_ipv6_v6only(&descriptor, v6_only)?;
+            sockopt::set_ipv6_v6only(&socket, v6_only)?;
         }
-        rustix::net::bind(&descriptor, &address)?;
-        rustix::net::listen(&descriptor, i32::try_from(backlog).unwrap_or(i32::MAX))?;
-        Ok(Self { descriptor })
+        rustix::net::bind(&socket, &address)?;
+        rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        Ok(Self { socket })
+    }
+
+    /// The TOS or traffic class of its connections to come, as far as it is TCP's to say.
+    ///
+    /// # Errors
+    /// Only those of wrong use.
+    pub fn set_traffic_class(&self, class: u8) -> Result<(), Errno> {
+        self.socket.set_traffic_class(class)
     }
 
     /// Where it listens.
@@ -40,7 +49,7 @@ impl Listener {
     /// # Errors
     /// Only those of wrong use.
     pub fn address(&self) -> Result<SocketAddr, Errno> {
-        rustix::net::getsockname(&self.descriptor)?
+        rustix::net::getsockname(&self.socket)?
             .try_into()
             .map_err(|_| Errno::AFNOSUPPORT)
     }
@@ -51,7 +60,7 @@ impl Listener {
     /// `EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`: the connection still waits, so try again later.
     pub fn accept(&self) -> Result<Option<(Stream, SocketAddr)>, Errno> {
         loop {
-            let (fd, name) = match rustix::net::acceptfrom_with(&self.descriptor, FLAGS) {
+            let (fd, name) = match rustix::net::acceptfrom_with(&self.socket, FLAGS) {
                 Ok(accepted) => accepted,
                 Err(Errno::AGAIN) => return Ok(None),
                 // errors of the network that a new connection has met already: it is no more
@@ -69,7 +78,7 @@ impl Listener {
                 Err(errno) => return Err(errno),
             };
             let name = name.ok_or(Errno::NOTCONN);
-            let made = Stream::prepared(move_high(fd.into()))
+            let made = Stream::prepared(Descriptor::from(fd).into())
                 .and_then(|stream| Ok((stream, plain(name?.try_into())?)));
             match made {
                 Ok(accepted) => return Ok(Some(accepted)),
@@ -82,6 +91,6 @@ impl Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+        self.socket.as_fd()
     }
 }

@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
-use crate::raw::{self, Descriptor};
-use crate::tcp::socket;
+use crate::raw;
+use crate::tcp::socket::Socket;
 
 /// Most parts of one send; the kernel's limit on an array of pieces.
 pub const PARTS_MAX: usize = 1024;
@@ -22,11 +22,12 @@ const IDLE: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Questions without an answer before the connection is given up: a minute and a half in all.
 const PROBES: u32 = 6;
+
 /// A TCP connection, or one that is being made. Without delay (`TCP_NODELAY`), kept alive, closed
 /// on exec.
 #[derive(Debug)]
 pub struct Stream {
-    descriptor: Descriptor,
+    socket: Socket,
 }
 
 /// A piece of what is sent at once.
@@ -92,26 +93,33 @@ const _: () = assert!(
 );
 
 impl Stream {
-    /// Begins to connect, from `local` if one is given; port 0 there is any port.
-    /// [`Self::wait_connected`] follows.
+    /// Begins to connect, from `local` if one is given; port 0 there is any port. All packets have
+    /// the TOS or traffic class. [`Self::wait_connected`] follows.
     ///
     /// # Errors
     /// What the kernel says at once: `EADDRINUSE`, `EADDRNOTAVAIL`, `ENETUNREACH`, `EMFILE`, …
-    pub fn connect(local: Option<SocketAddr>, remote: SocketAddr) -> Result<Self, Errno> {
-        let descriptor = socket(remote)?;
+    pub fn connect(
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        traffic_class: u8,
+    ) -> Result<Self, Errno> {
+        let socket = Socket::new(remote)?;
+        if traffic_class != 0 {
+            socket.set_traffic_class(traffic_class)?;
+        }
         if let Some(local) = local {
-            sockopt::set_socket_reuseaddr(&descriptor, true)?;
+            sockopt::set_socket_reuseaddr(&socket, true)?;
             if local.port() == 0 {
                 // the port is chosen when the peer is known: the same one serves many peers; a
                 // kernel that does not know this has fewer connections
                 let option = libc::IP_BIND_ADDRESS_NO_PORT;
-                let _ = raw::set_int(&descriptor, libc::SOL_IP, option, 1);
+                let _ = raw::set_int(&socket, libc::SOL_IP, option, 1);
             }
-            rustix::net::bind(&descriptor, &local)?;
+            rustix::net::bind(&socket, &local)?;
         }
-        match rustix::net::connect(&descriptor, &remote) {
+        match rustix::net::connect(&socket, &remote) {
             // a signal does not take it back
-            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Self::prepared(descriptor),
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Self::prepared(socket),
             Err(errno) => Err(errno),
         }
     }
@@ -125,10 +133,10 @@ impl Stream {
         loop {
             let rest = deadline.saturating_duration_since(std::time::Instant::now());
             let timeout = Timespec::try_from(rest).map_err(|_| Errno::INVAL)?;
-            let mut fds = [PollFd::new(&self.descriptor, PollFlags::OUT)];
+            let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
             match rustix::event::poll(&mut fds, Some(&timeout)) {
                 Ok(0) => return Err(Errno::TIMEDOUT),
-                Ok(_) => return sockopt::socket_error(&self.descriptor)?,
+                Ok(_) => return sockopt::socket_error(&self.socket)?,
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
@@ -136,13 +144,21 @@ impl Stream {
     }
 
     /// A connection with the options that all have.
-    pub(super) fn prepared(descriptor: Descriptor) -> Result<Self, Errno> {
-        sockopt::set_tcp_nodelay(&descriptor, true)?;
-        sockopt::set_socket_keepalive(&descriptor, true)?;
-        sockopt::set_tcp_keepidle(&descriptor, IDLE)?;
-        sockopt::set_tcp_keepintvl(&descriptor, INTERVAL)?;
-        sockopt::set_tcp_keepcnt(&descriptor, PROBES)?;
-        Ok(Self { descriptor })
+    pub(super) fn prepared(socket: Socket) -> Result<Self, Errno> {
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, IDLE)?;
+        sockopt::set_tcp_keepintvl(&socket, INTERVAL)?;
+        sockopt::set_tcp_keepcnt(&socket, PROBES)?;
+        Ok(Self { socket })
+    }
+
+    /// The TOS or traffic class of what is sent from now on.
+    ///
+    /// # Errors
+    /// Only those of wrong use.
+    pub fn set_traffic_class(&self, class: u8) -> Result<(), Errno> {
+        self.socket.set_traffic_class(class)
     }
 
     /// The own end.
@@ -150,7 +166,7 @@ impl Stream {
     /// # Errors
     /// Only those of wrong use.
     pub fn local(&self) -> Result<SocketAddr, Errno> {
-        plain(rustix::net::getsockname(&self.descriptor)?.try_into())
+        plain(rustix::net::getsockname(&self.socket)?.try_into())
     }
 
     /// The peer's end.
@@ -158,7 +174,7 @@ impl Stream {
     /// # Errors
     /// `ENOTCONN`.
     pub fn remote(&self) -> Result<SocketAddr, Errno> {
-        match rustix::net::getpeername(&self.descriptor)? {
+        match rustix::net::getpeername(&self.socket)? {
             Some(name) => plain(name.try_into()),
             None => Err(Errno::NOTCONN),
         }
@@ -170,12 +186,7 @@ impl Stream {
     /// Only those of wrong use.
     pub fn segment_size(&self) -> Result<usize, Errno> {
         let mut value = [0; 4];
-        raw::read_bytes(
-            &self.descriptor,
-            libc::SOL_TCP,
-            libc::TCP_MAXSEG,
-            &mut value,
-        )?;
+        raw::read_bytes(&self.socket, libc::SOL_TCP, libc::TCP_MAXSEG, &mut value)?;
         usize::try_from(i32::from_ne_bytes(value)).map_err(|_| Errno::PROTO)
     }
 
@@ -214,7 +225,7 @@ impl Stream {
         // SAFETY: the pieces have the layout of `iovec`. The kernel only reads through them, and
         // says EFAULT where there is nothing to read; ranges of the caller's are borrowed for the
         // call.
-        unsafe { raw::send_raw(&self.descriptor, &message, libc::MSG_DONTWAIT) }
+        unsafe { raw::send_raw(&self.socket, &message, libc::MSG_DONTWAIT) }
     }
 
     /// Takes bytes that are here. Never blocks.
@@ -223,7 +234,7 @@ impl Stream {
             return Receiving::Nothing;
         }
         loop {
-            return match rustix::io::read(&self.descriptor, &mut *into) {
+            return match rustix::io::read(&self.socket, &mut *into) {
                 Ok(0) => Receiving::End,
                 Ok(count) => Receiving::Received(count),
                 Err(Errno::AGAIN) => Receiving::Nothing,
@@ -236,25 +247,25 @@ impl Stream {
     /// Says that nothing more will be sent. The peer reads all that was, then the end.
     pub fn finish(&self) {
         // the one failure possible is a connection that is over
-        let _ = rustix::net::shutdown(&self.descriptor, Shutdown::Write);
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
     }
 
     /// Ends the connection at once: the peer learns that it is lost, and what was sent may be.
     pub fn reset(self) {
         // without it the end is an orderly one; on an own socket it cannot fail
-        let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
+        let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
     }
 }
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+        self.socket.as_fd()
     }
 }
 
 impl AsRawFd for Stream {
     fn as_raw_fd(&self) -> i32 {
-        self.descriptor.as_raw_fd()
+        self.socket.as_raw_fd()
     }
 }
 

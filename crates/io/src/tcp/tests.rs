@@ -1,16 +1,18 @@
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
 
 use super::*;
 use crate::poll::wait_readable;
+use crate::raw;
 
 /// Hang guard.
 const GUARD: Duration = Duration::from_secs(30);
 const GUARD_NS: u64 = 30_000_000_000;
-
-use std::net::SocketAddr;
-use std::time::Duration;
 
 fn any(address: &str) -> SocketAddr {
     SocketAddr::new(address.parse().expect("a literal"), 0)
@@ -20,7 +22,7 @@ fn any(address: &str) -> SocketAddr {
 fn pair(address: &str) -> (Stream, Stream) {
     let listener = Listener::listen(any(address), false, 4).expect("loopback");
     let to = listener.address().expect("bound");
-    let ours = Stream::connect(Some(any(address)), to).expect("loopback");
+    let ours = Stream::connect(Some(any(address)), to, 0).expect("loopback");
     ours.wait_connected(GUARD).expect("somebody listens");
     let (theirs, from) = accept(&listener);
     assert_eq!(from, ours.local().expect("bound"));
@@ -162,7 +164,7 @@ fn nobody_listens() {
     let listener = Listener::listen(any("127.0.0.1"), false, 1).expect("loopback");
     let to = listener.address().expect("bound");
     drop(listener);
-    let stream = Stream::connect(None, to);
+    let stream = Stream::connect(None, to, 0);
     let outcome = stream.and_then(|stream| stream.wait_connected(GUARD));
     assert_eq!(outcome, Err(Errno::CONNREFUSED));
 }
@@ -203,7 +205,7 @@ fn an_ordinary_program_is_a_peer() {
         stream.read_exact(&mut bytes).expect("five bytes");
         stream.write_all(&bytes).expect("an open stream");
     });
-    let stream = Stream::connect(None, to).expect("loopback");
+    let stream = Stream::connect(None, to, 0).expect("loopback");
     stream.wait_connected(GUARD).expect("it listens");
     assert_eq!(send(&stream, b"hello"), Sending::Sent(5));
     let mut bytes = [0; 8];
@@ -211,4 +213,72 @@ fn an_ordinary_program_is_a_peer() {
     assert_eq!(&bytes[..5], b"hello");
     assert_eq!(receive(&stream, &mut bytes), Receiving::End);
     peer.join().expect("the peer is content");
+}
+
+/// The TOS, or else the traffic class, of what a socket sends.
+fn traffic_class(of: impl AsFd + Copy) -> [u8; 2] {
+    [
+        (libc::SOL_IP, libc::IP_TOS),
+        (libc::SOL_IPV6, libc::IPV6_TCLASS),
+    ]
+    .map(|(level, name)| {
+        let mut value = [0; 4];
+        match raw::read_bytes(of, level, name, &mut value) {
+            Ok(_) => i32::from_ne_bytes(value) as u8, // eight bits of the header
+            Err(_) => 0,                              // not of this family
+        }
+    })
+}
+
+#[test]
+fn packets_have_the_traffic_class_from_the_first_on() {
+    const CLASS: u8 = 0xb8;
+    const OTHER: u8 = 0x28;
+    for (host, at) in [
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "::1"),
+        ("::", "127.0.0.1"),
+    ] {
+        let listener = Listener::listen(any(host), false, 4).expect("loopback");
+        listener.set_traffic_class(CLASS).expect("an own socket");
+        let port = listener.address().expect("bound").port();
+        let to = SocketAddr::new(at.parse().expect("a literal"), port);
+        let ours = Stream::connect(None, to, CLASS).expect("loopback");
+        ours.wait_connected(GUARD).expect("somebody listens");
+        let (theirs, _) = accept(&listener);
+        let expected = match host {
+            "127.0.0.1" => [CLASS, 0],
+            _ => [CLASS, CLASS],
+        };
+        assert_eq!(traffic_class(&theirs), expected, "{host}");
+        let plain = Stream::connect(None, to, 0).expect("loopback");
+        let of_family = traffic_class(&ours);
+        assert!(of_family.contains(&CLASS), "{of_family:?} to {at}");
+        assert_eq!(traffic_class(&plain), [0, 0]);
+        theirs.set_traffic_class(OTHER).expect("an own socket");
+        assert_eq!(traffic_class(&theirs)[0], OTHER);
+    }
+}
+
+#[test]
+fn a_child_has_no_connection_and_does_not_end_one() {
+    let (ours, theirs) = pair("127.0.0.1");
+    let listener = Listener::listen(any("127.0.0.1"), false, 1).expect("loopback");
+    let raw = [ours.as_raw_fd(), listener.as_fd().as_raw_fd()];
+    // SAFETY: the child does nothing but the few calls below and `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: asks for the flags of numbers, open or not.
+        let is_open = raw.map(|fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0);
+        // SAFETY: ends the child without running anything of the parent's.
+        unsafe { libc::_exit(i32::from(is_open != [false, false])) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child has a socket of its parent's");
+    assert_eq!(send(&ours, b"still here"), Sending::Sent(10));
+    let mut bytes = [0; 16];
+    assert_eq!(receive(&theirs, &mut bytes), Receiving::Received(10));
+    assert_eq!(theirs.receive(&mut bytes), Receiving::Nothing, "no end");
 }

@@ -56,6 +56,7 @@ use wire::mad::{CommId, ServiceId};
 
 use crate::choice::visible;
 use crate::error::{Error, Result};
+use crate::iwarp::Reception;
 use crate::process::{Process, random};
 use record::{Record, Route};
 use resolve::{ROCE, link_of, route};
@@ -103,7 +104,7 @@ impl Connections {
     }
 
     /// News from the broker.
-    pub(crate) fn hear(&self, event: &Event) {
+    pub(crate) fn hear(&self, event: &Event, reception: &Reception) {
         let mut inner = self.lock();
         let Some(links) = &mut inner.links else {
             return;
@@ -116,6 +117,7 @@ impl Connections {
             (Event::Added(_), Some(_)) | (Event::Removed { .. }, None) => {}
         }
         *links = visible(std::mem::take(links));
+        reception.know(links);
     }
 
     /// The broker died: whoever has a device is told that it is gone.
@@ -224,7 +226,8 @@ impl Process {
     /// Asks the broker for the links of this host.
     fn learn_links(&self) -> Result<()> {
         let links = self.broker.links().map_err(Error::Call)?;
-        self.connections.lock().links = Some(visible(links));
+        let mut inner = self.connections.lock();
+        self.reception.know(inner.links.insert(visible(links)));
         Ok(())
     }
 

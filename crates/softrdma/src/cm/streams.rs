@@ -8,22 +8,24 @@
 //! A listener at all addresses has one socket for all links of iWARP, beside the messages of RoCE:
 //! it listens if either can be had.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use broker::link::{LinkInfo, LinkKind};
 use engine::iwarp::{DEPTH_MAX, Depths, StartError};
 use wire::mad::PortSpace;
-use wire::{Gid, Psn, Qpn};
+use wire::{Psn, Qpn};
 
 use super::connection::{NOBODY_ASKED, Request};
 use super::event::{ConnectionParameters, Event, EventKind};
 use super::id::Id;
 use super::record::{Record, State};
-use super::resolve::{route, scope};
+use super::resolve::route;
 use super::{Connections, Inner};
 use crate::error::{Error, Result};
-use crate::iwarp::{Call, Incoming, Report, ReportKind, Settings, StreamListener, errno};
+use crate::iwarp::{
+    Call, Incoming, ListenAt, Report, ReportKind, Settings, StreamListener, Terms, errno, link_at,
+};
 use crate::process::Process;
 
 /// What an ID has of streams.
@@ -58,7 +60,7 @@ impl Id {
     /// Reaches the peer by TCP, which takes its time, and asks it.
     pub(super) fn call(&self, request: &Request) -> Result<()> {
         let qpn = qpn(request)?;
-        let (local, remote) = self.with(|record| {
+        let (local, remote, traffic_class) = self.with(|record| {
             let (State::RouteResolved, Some(local), Some(remote)) =
                 (record.state, record.local, record.remote)
             else {
@@ -71,7 +73,8 @@ impl Id {
             } else {
                 0
             };
-            Ok((with_port(local, port), remote))
+            let traffic_class = record.options.traffic_class;
+            Ok((with_port(local, port), remote, traffic_class))
         })?;
         let most = Depths {
             ird: DEPTH_MAX,
@@ -82,6 +85,7 @@ impl Id {
             remote,
             private_data: &request.private_data,
             depths: depths(request, most),
+            traffic_class,
         };
         let called = self.process().connect_stream(qpn, &call, self.number());
         self.with(|record| match called {
@@ -100,7 +104,8 @@ impl Id {
     pub(super) fn answer(&self, request: &Request) -> Result<()> {
         let qpn = qpn(request)?;
         let incoming = self.with(|record| {
-            let incoming = record.stream.incoming.take().ok_or(NOBODY_ASKED)?;
+            let mut incoming = record.stream.incoming.take().ok_or(NOBODY_ASKED)?;
+            incoming.set_traffic_class(record.options.traffic_class)?;
             (record.state, record.qpn) = (State::Accepted, Some(qpn));
             Ok(incoming)
         })?;
@@ -150,12 +155,19 @@ impl Inner {
         let record = record.ok_or(Error::Invalid("the ID was destroyed"))?;
         let local = record.local.ok_or(Error::Invalid("the ID is not bound"))?;
         let link = record.route.as_ref().map(|route| route.link.as_str());
-        let settings = self.streams_of(link).map(Settings::of);
-        let settings = settings.ok_or(Error::NoRoute(local.ip()))?;
-        let v6_only = record.options.family_only;
-        let length = u32::try_from(backlog).unwrap_or(u32::MAX);
+        let first = self.streams_of(link).ok_or(Error::NoRoute(local.ip()))?;
+        let terms = match link {
+            Some(_) => Terms::Same(Settings::of(first)),
+            None => Terms::OfLink,
+        };
+        let at = ListenAt {
+            address: local,
+            v6_only: record.options.family_only,
+            backlog: u32::try_from(backlog).unwrap_or(u32::MAX),
+            traffic_class: record.options.traffic_class,
+        };
         let listener = process
-            .listen_for_streams(local, v6_only, length, settings, number)
+            .listen_for_streams(&at, terms, number)
             .map_err(|error| unreached(error, local))?;
         self.record(number)?.stream.listener = Some(listener);
         Ok(())
@@ -221,7 +233,7 @@ impl Process {
             return Err("too many wait already");
         }
         let (local, remote) = (incoming.local, incoming.remote);
-        let link = stream_link_at(inner.links(), local).ok_or("no link has the address")?;
+        let link = link_at(inner.links(), local).ok_or("no link has the address")?;
         if owner
             .route
             .as_ref()
@@ -284,20 +296,6 @@ impl Connections {
             }
         }
     }
-}
-
-/// The link of iWARP that has the address. All of 127.0.0.0/8 is that of the loopback interface.
-fn stream_link_at(links: &[LinkInfo], local: SocketAddr) -> Option<&LinkInfo> {
-    let (gid, scope) = (Gid::from_ip(local.ip()), scope(local));
-    let is_loopback = |address: IpAddr| address.is_ipv4() && address.is_loopback();
-    let fits = |link: &&LinkInfo| {
-        link.addresses().any(|entry| {
-            (entry.gid == gid && (scope == 0 || entry.ifindex == scope))
-                || (is_loopback(local.ip()) && is_loopback(entry.gid.ip()))
-        })
-    };
-    let of_iwarp = links.iter().filter(|link| link.kind == LinkKind::Siw);
-    of_iwarp.into_iter().find(fits)
 }
 
 /// What a program is told, and how far its ID is then.
@@ -376,56 +374,7 @@ fn unreached(error: Error, address: SocketAddr) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use broker::link::GidEntry;
-    use wire::Mtu;
-
     use super::*;
-
-    fn link(name: &str, kind: LinkKind, addresses: &[&str]) -> LinkInfo {
-        let entry = |(index, text): (u16, &&str)| GidEntry {
-            index,
-            gid: Gid::from_ip(text.parse().expect("a literal of this test")),
-            ifindex: 7,
-            netdev: "eth0".into(),
-        };
-        LinkInfo {
-            name: name.into(),
-            kind,
-            index: 0,
-            netdev: "eth0".into(),
-            netdev_index: 7,
-            mac: [0; 6],
-            netdev_mtu: 1500,
-            max_mtu: Mtu::B4096,
-            active_mtu: Mtu::B1024,
-            up: true,
-            carrier: true,
-            gids: (0..).zip(addresses).map(entry).collect(),
-            iwarp: None,
-        }
-    }
-
-    fn found(local: &str) -> Option<String> {
-        let links = [
-            link("rxe0", LinkKind::Rxe, &["fe80::1", "10.0.0.1"]),
-            link("siw_lo", LinkKind::Siw, &["::", "127.0.0.1", "::1"]),
-            link("siw0", LinkKind::Siw, &["5254::", "10.0.0.1", "fe80::1"]),
-        ];
-        let local = local.parse().expect("a literal of this test");
-        stream_link_at(&links, local).map(|link| link.name.clone())
-    }
-
-    #[test]
-    fn callers_reach_the_links_of_iwarp_only() {
-        assert_eq!(found("10.0.0.1:1").as_deref(), Some("siw0"));
-        assert_eq!(found("127.0.0.9:1").as_deref(), Some("siw_lo"));
-        assert_eq!(found("[::1]:1").as_deref(), Some("siw_lo"));
-        assert_eq!(found("[fe80::1%7]:1").as_deref(), Some("siw0"));
-        assert_eq!(found("[fe80::1%8]:1"), None);
-        // the first entry of these links is no address
-        assert_eq!(found("[5254::]:1"), None);
-        assert_eq!(found("10.0.0.2:1"), None);
-    }
 
     #[test]
     fn what_failed_is_the_event_that_the_kernel_has_for_it() {

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use broker::link::{LinkInfo, LinkKind};
 use engine::Instant;
 use engine::iwarp::{Asked, AwaitingRequest, Depths, Progress};
 use io::Errno;
@@ -19,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::iwarp::pair::Teller;
 use crate::iwarp::parting::Parting;
 use crate::iwarp::report::ReportKind;
-use crate::iwarp::settings::Settings;
+use crate::iwarp::settings::{Settings, Terms};
 use crate::iwarp::streams::refused;
 
 /// Callers that have not said what they want: of more, the one that has been silent for longest is
@@ -55,28 +56,48 @@ struct State {
     listeners: HashMap<u64, Host>,
     callers: BTreeMap<u64, Caller>,
     parting: HashMap<u64, Parting>,
+    /// Those of iWARP, as last heard.
+    links: Vec<LinkInfo>,
     /// Listeners that are not watched, until then.
     paused: Vec<(Instant, u64)>,
 }
 
 /// A listener.
 struct Host {
-    /// Dropped before the socket is.
-    _inherited: ClosedInChild,
     listener: Listener,
-    settings: Settings,
+    terms: Terms,
+    traffic_class: u8,
     to: Teller,
     reception: Weak<Reception>,
 }
 
 /// Somebody who has called.
 struct Caller {
-    /// Dropped before the stream is.
-    inherited: ClosedInChild,
     stream: Stream,
-    remote: SocketAddr,
-    host: u64,
+    call: Call,
     waiting: AwaitingRequest,
+}
+
+/// Whom somebody has called, and from where.
+#[derive(Clone, Copy)]
+struct Call {
+    host: u64,
+    local: SocketAddr,
+    remote: SocketAddr,
+    settings: Settings,
+}
+
+/// Where to listen, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListenAt {
+    /// Port 0 is any port.
+    pub address: SocketAddr,
+    /// Whether all addresses of IPv6 are not those of IPv4 too.
+    pub v6_only: bool,
+    /// How many connections the kernel may have taken that we have not.
+    pub backlog: u32,
+    /// TOS or traffic class of the connections, unless who accepts says otherwise.
+    pub traffic_class: u8,
 }
 
 /// A port where peers ask for connections, until it is dropped.
@@ -102,25 +123,26 @@ pub struct Incoming {
     stream: Unanswered,
     asked: Asked,
     settings: Settings,
+    traffic_class: u8,
     reception: Weak<Reception>,
 }
 
 /// A connection that is reset unless it is taken.
 #[derive(Debug)]
 struct Unanswered {
-    held: Option<(ClosedInChild, Stream)>,
+    held: Option<Stream>,
     generation: u64,
 }
 
 impl Unanswered {
-    fn new(inherited: ClosedInChild, stream: Stream) -> Self {
+    fn new(stream: Stream) -> Self {
         Self {
-            held: Some((inherited, stream)),
+            held: Some(stream),
             generation: io::fork::generation(),
         }
     }
 
-    fn take(&mut self) -> Option<(ClosedInChild, Stream)> {
+    fn take(&mut self) -> Option<Stream> {
         // in a child the connection is the parent's
         let is_ours = self.generation == io::fork::generation();
         self.held.take_if(|_| is_ours)
@@ -132,7 +154,7 @@ impl Drop for Unanswered {
         if self.generation != io::fork::generation() {
             // the connection is the parent's, and the descriptor was closed
             std::mem::forget(self.held.take());
-        } else if let Some((_inherited, stream)) = self.take() {
+        } else if let Some(stream) = self.take() {
             stream.reset();
         }
     }
@@ -148,18 +170,37 @@ impl Incoming {
         let rejected = self.asked.reject(private_data, &mut reply);
         rejected.map_err(|error| refused(&error))?;
         if let Some(reception) = self.reception.upgrade()
-            && let Some((inherited, stream)) = self.stream.take()
+            && let Some(stream) = self.stream.take()
         {
             let now = Instant::from_nanos(io::clock::now_ns());
-            reception.see_off(Parting::refused(now, inherited, stream, reply), now);
+            reception.see_off(Parting::refused(now, stream, reply), now);
         }
         Ok(())
     }
 
     /// The connection, what was asked, and how connections are here; nothing if it was answered.
     pub(super) fn into_parts(mut self) -> Option<(Stream, Asked, Settings)> {
-        let (_inherited, stream) = self.stream.take()?;
+        let stream = self.stream.take()?;
         Some((stream, self.asked, self.settings))
+    }
+
+    /// What is sent from now on has this TOS or traffic class, where it is not its listener's.
+    ///
+    /// # Errors
+    /// Only those of wrong use.
+    pub fn set_traffic_class(&mut self, class: u8) -> Result<()> {
+        if class != self.traffic_class
+            && let Some(stream) = &self.stream.held
+        {
+            stream
+                .set_traffic_class(class)
+                .map_err(|errno| Error::System {
+                    attempt: "set the traffic class",
+                    errno,
+                })?;
+            self.traffic_class = class;
+        }
+        Ok(())
     }
 }
 
@@ -194,9 +235,8 @@ impl Reception {
     /// [`Error::System`] with what the kernel says: the address is in use, or is none of ours.
     pub fn listen(
         self: &Arc<Self>,
-        (address, v6_only): (SocketAddr, bool),
-        backlog: u32,
-        settings: Settings,
+        at: &ListenAt,
+        terms: Terms,
         to: Teller,
     ) -> Result<StreamListener> {
         let failed = |errno| Error::System {
@@ -204,7 +244,11 @@ impl Reception {
             errno,
         };
         let polled = self.polled().map_err(failed)?;
-        let listener = Listener::listen(address, v6_only, backlog).map_err(failed)?;
+        let listener = Listener::listen(at.address, at.v6_only, at.backlog).map_err(failed)?;
+        if at.traffic_class != 0 {
+            let set = listener.set_traffic_class(at.traffic_class);
+            set.map_err(failed)?;
+        }
         let address = listener.address().map_err(failed)?;
         let mut state = self.lock();
         let token = state.next_token();
@@ -213,9 +257,9 @@ impl Reception {
             .add(&listener, token, Interest::READ, Trigger::Level);
         added.map_err(failed)?;
         let host = Host {
-            _inherited: ClosedInChild::new(listener.as_fd()),
             listener,
-            settings,
+            terms,
+            traffic_class: at.traffic_class,
             to,
             reception: Arc::downgrade(self),
         };
@@ -226,6 +270,12 @@ impl Reception {
             address,
             generation: io::fork::generation(),
         })
+    }
+
+    /// The links of this host, for listeners that serve several of them.
+    pub fn know(&self, links: &[LinkInfo]) {
+        let of_iwarp = links.iter().filter(|link| link.kind == LinkKind::Siw);
+        self.lock().links = of_iwarp.cloned().collect();
     }
 
     /// Readable when somebody calls, or says something; `None` before the first listener.
@@ -309,14 +359,17 @@ impl State {
     }
 
     fn callers_of(&self, host: u64) -> impl Iterator<Item = u64> {
-        let of_host = self.callers.iter().filter(move |(_, of)| of.host == host);
+        let of_host = self
+            .callers
+            .iter()
+            .filter(move |(_, of)| of.call.host == host);
         of_host.map(|(token, _)| *token)
     }
 
     fn take_calls(&mut self, now: Instant, host: u64, poller: &Poller) {
         for _ in 0..CALLS_PER_VISIT {
             let Some(Host {
-                listener, settings, ..
+                listener, terms, ..
             }) = self.listeners.get(&host)
             else {
                 return;
@@ -333,6 +386,10 @@ impl State {
                     return;
                 }
             };
+            let Ok(local) = stream.local() else {
+                continue; // which closes it
+            };
+            let settings = terms.at(local, &self.links);
             let waiting = AwaitingRequest::start(now, settings.options);
             if self.callers.len() >= CALLERS_MAX
                 && let Some((_, oldest)) = self.callers.pop_first()
@@ -341,10 +398,13 @@ impl State {
             }
             let token = self.next_token();
             let caller = Caller {
-                inherited: ClosedInChild::new(stream.as_fd()),
                 stream,
-                remote,
-                host,
+                call: Call {
+                    host,
+                    local,
+                    remote,
+                    settings,
+                },
                 waiting,
             };
             let added = poller.add(&caller.stream, token, Interest::READ, Trigger::Level);
@@ -375,31 +435,31 @@ impl State {
             }
             Ok(Progress::Done(asked)) => {
                 let _ = poller.remove(&caller.stream);
-                let stream = Unanswered::new(caller.inherited, caller.stream);
-                self.announce(caller.host, stream, caller.remote, asked);
+                self.announce(caller.call, caller.stream, asked);
             }
             Err(error) => {
-                tracing::debug!(?error, remote = %caller.remote, "no request of iWARP");
+                tracing::debug!(?error, remote = %caller.call.remote, "no request of iWARP");
                 let _ = poller.remove(&caller.stream);
-                let parting = Parting::new(now, caller.inherited, caller.stream, answer);
+                let parting = Parting::new(now, caller.stream, answer);
                 self.see_off(now, parting, poller);
             }
         }
     }
 
-    fn announce(&self, host: u64, stream: Unanswered, remote: SocketAddr, asked: Asked) {
-        let local = stream.held.as_ref().map(|(_, stream)| stream.local());
-        let (Some(host), Some(Ok(local))) = (self.listeners.get(&host), local) else {
+    fn announce(&self, call: Call, stream: Stream, asked: Asked) {
+        let stream = Unanswered::new(stream);
+        let Some(host) = self.listeners.get(&call.host) else {
             return; // which resets it
         };
         let incoming = Incoming {
-            local,
-            remote,
+            local: call.local,
+            remote: call.remote,
             private_data: asked.private_data().to_vec(),
             offered: asked.offered(),
             stream,
             asked,
-            settings: host.settings,
+            settings: call.settings,
+            traffic_class: host.traffic_class,
             reception: Weak::clone(&host.reception),
         };
         let kind = ReportKind::Requested(incoming);

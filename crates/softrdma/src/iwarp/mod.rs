@@ -37,5 +37,6 @@ pub use report::{Report, ReportKind, Reports};
 pub use settings::{Call, Segment, Settings, errno};
 pub use streams::{Accepting, Asking};
 
-pub(crate) use listening::Reception;
+pub(crate) use listening::{ListenAt, Reception};
+pub(crate) use settings::{Terms, link_at};
 pub(crate) use streams::Streams;

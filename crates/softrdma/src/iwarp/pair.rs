@@ -1,6 +1,5 @@
 //! A queue pair and its stream: what arrives goes to the engine, what the engine has leaves.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use engine::iwarp::{
 };
 use engine::qp::State;
 use engine::{AsyncEvent, Instant};
-use io::fork::ClosedInChild;
 use io::tcp::{Receiving, Stream};
 
 use crate::front::Front;
@@ -42,8 +40,6 @@ pub(super) struct Pair {
 
 /// A TCP connection.
 pub(super) struct Line {
-    /// Dropped before the stream is.
-    _inherited: ClosedInChild,
     stream: Stream,
     settings: Settings,
     /// Before the reply.
@@ -83,7 +79,6 @@ pub(super) enum Gone {
 impl Line {
     pub fn new(stream: Stream, settings: Settings) -> Self {
         Self {
-            _inherited: ClosedInChild::new(stream.as_fd()),
             stream,
             settings,
             asking: None,
@@ -454,6 +449,6 @@ impl Pair {
         let line = self.line.take()?;
         self.unread.clear();
         let unsent = self.outgoing.take();
-        Some(Parting::new(now, line._inherited, line.stream, unsent))
+        Some(Parting::new(now, line.stream, unsent))
     }
 }

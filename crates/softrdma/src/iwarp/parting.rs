@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use engine::Instant;
-use io::fork::ClosedInChild;
 use io::poll::Interest;
 use io::tcp::{Gather, Part, Receiving, Sending, Stream};
 
@@ -21,8 +20,6 @@ const READS_PER_VISIT: usize = 4;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Parting {
-    /// Dropped before the stream is.
-    _inherited: ClosedInChild,
     stream: Stream,
     unsent: Vec<u8>,
     sent: usize,
@@ -36,9 +33,8 @@ pub(super) struct Parting {
 }
 
 impl Parting {
-    pub fn new(now: Instant, inherited: ClosedInChild, stream: Stream, unsent: Vec<u8>) -> Self {
+    pub fn new(now: Instant, stream: Stream, unsent: Vec<u8>) -> Self {
         Self {
-            _inherited: inherited,
             stream,
             unsent,
             sent: 0,
@@ -50,15 +46,10 @@ impl Parting {
     }
 
     /// The same where `refusal` is the answer to a request: the peer ends first.
-    pub fn refused(
-        now: Instant,
-        inherited: ClosedInChild,
-        stream: Stream,
-        refusal: Vec<u8>,
-    ) -> Self {
+    pub fn refused(now: Instant, stream: Stream, refusal: Vec<u8>) -> Self {
         Self {
             is_patient: true,
-            ..Self::new(now, inherited, stream, refusal)
+            ..Self::new(now, stream, refusal)
         }
     }
 

@@ -12,10 +12,10 @@ use crate::core::Core;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::front::Front;
-use crate::iwarp::listening::{Incoming, StreamListener};
+use crate::iwarp::listening::{Incoming, ListenAt, StreamListener};
 use crate::iwarp::pair::Teller;
 use crate::iwarp::report::Report;
-use crate::iwarp::settings::{Call, Settings};
+use crate::iwarp::settings::{Call, Settings, Terms};
 use crate::iwarp::streams::{Accepting, Asking};
 use crate::lane::Lane;
 use crate::network::Network;
@@ -95,24 +95,16 @@ impl Process {
     /// [`Error::System`] with what TCP says.
     pub(crate) fn listen_for_streams(
         &self,
-        address: SocketAddr,
-        v6_only: bool,
-        backlog: u32,
-        settings: Settings,
+        at: &ListenAt,
+        terms: Terms,
         token: u64,
     ) -> Result<StreamListener> {
-        self.listen((address, v6_only), backlog, settings, self.teller(token))
+        self.listen(at, terms, self.teller(token))
     }
 
-    fn listen(
-        &self,
-        address: (SocketAddr, bool),
-        backlog: u32,
-        settings: Settings,
-        to: Teller,
-    ) -> Result<StreamListener> {
+    fn listen(&self, at: &ListenAt, terms: Terms, to: Teller) -> Result<StreamListener> {
         self.check()?;
-        let listener = self.reception.listen(address, backlog, settings, to)?;
+        let listener = self.reception.listen(at, terms, to)?;
         // it may be the first one, which the thread does not listen to yet
         self.attendant.wake.wake();
         Ok(listener)
@@ -190,8 +182,14 @@ impl Device {
     /// [`Error::System`] with what TCP says.
     pub fn listen(&self, address: SocketAddr, backlog: u32, to: Teller) -> Result<StreamListener> {
         let process = &self.0.process;
-        let settings = Settings::of(&self.0.link());
-        process.listen((address, false), backlog, settings, to)
+        let terms = Terms::Same(Settings::of(&self.0.link()));
+        let at = ListenAt {
+            address,
+            v6_only: false,
+            backlog,
+            traffic_class: 0,
+        };
+        process.listen(&at, terms, to)
     }
 }
 
@@ -241,7 +239,7 @@ fn call_from(
         attempt: "connect by TCP",
         errno,
     };
-    let stream = Stream::connect(call.local, call.remote).map_err(failed)?;
+    let stream = Stream::connect(call.local, call.remote, call.traffic_class).map_err(failed)?;
     stream.wait_connected(CONNECT_TIMEOUT).map_err(failed)?;
     let local = stream.local().map_err(failed)?;
     let asking = Asking {

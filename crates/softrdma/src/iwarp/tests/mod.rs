@@ -139,14 +139,22 @@ impl Side {
 
     fn listen(&self, address: &str) -> StreamListener {
         let any = SocketAddr::new(address.parse().expect("a literal"), 0);
-        let listener = self
-            .reception
-            .listen((any, false), 16, self.settings, self.to(HOST));
+        self.listen_on(any, Terms::Same(self.settings))
+    }
+
+    fn listen_on(&self, address: SocketAddr, terms: Terms) -> StreamListener {
+        let at = ListenAt {
+            address,
+            v6_only: false,
+            backlog: 16,
+            traffic_class: 0,
+        };
+        let listener = self.reception.listen(&at, terms, self.to(HOST));
         listener.expect("loopback")
     }
 
     fn call(&self, front: &Front, to: SocketAddr, private_data: &[u8]) {
-        let stream = io::tcp::Stream::connect(None, to).expect("loopback");
+        let stream = io::tcp::Stream::connect(None, to, 0).expect("loopback");
         stream.wait_connected(GUARD).expect("somebody listens");
         let asking = Asking {
             stream,

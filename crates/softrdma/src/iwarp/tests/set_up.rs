@@ -1,6 +1,9 @@
+use broker::iwarp::{Crc, IwarpOptions};
+use broker::link::{LinkInfo, LinkKind};
 use engine::Status;
 
 use super::*;
+use crate::iwarp::settings::tests::link;
 
 #[test]
 fn both_ends_learn_who_the_other_is_and_what_it_says() {
@@ -100,6 +103,36 @@ fn who_is_refused_ends_first() {
 }
 
 #[test]
+fn a_listener_at_all_addresses_has_the_terms_of_each_link() {
+    let b = Side::new(Settings::default());
+    let strict = LinkInfo {
+        iwarp: Some(IwarpOptions {
+            crc: Crc::Required,
+            ..IwarpOptions::default()
+        }),
+        ..link("siw_strict", LinkKind::Siw, &["::", "::1"])
+    };
+    let plain = link("siw_plain", LinkKind::Siw, &["::", "127.0.0.1"]);
+    b.reception.know(&[plain, strict]);
+    let any = SocketAddr::new("::".parse().expect("a literal"), 0);
+    let listener = b.listen_on(any, Terms::OfLink);
+    for (host, has_crc) in [("127.0.0.1", false), ("::1", true)] {
+        let host = host.parse().expect("a literal");
+        let mut raw = Raw::call(SocketAddr::new(host, listener.address().port()));
+        raw.say(&plain_request());
+        let incoming = until(&[&b], || match b.reports.take()?.kind {
+            ReportKind::Requested(incoming) => Some(incoming),
+            _ => None,
+        });
+        assert_eq!(incoming.local.ip(), host);
+        b.accept(&b.queue_pair(), incoming);
+        let mut reply = [0; 20];
+        raw.0.read_exact(&mut reply).expect("a reply");
+        assert_eq!(reply[16] & 0x40 != 0, has_crc, "at {host}");
+    }
+}
+
+#[test]
 fn a_request_that_nobody_answers_is_reset() {
     let (a, b) = (
         Side::new(Settings::default()),
@@ -142,7 +175,7 @@ fn a_queue_pair_has_one_connection_and_no_state_without_it() {
         to(&pair.a, &pair.a_qp, State::Reset).is_err(),
         "it is connected"
     );
-    let stream = io::tcp::Stream::connect(None, pair._listener.address()).expect("loopback");
+    let stream = io::tcp::Stream::connect(None, pair._listener.address(), 0).expect("loopback");
     let asking = Asking {
         stream,
         settings: Settings::default(),
