@@ -18,10 +18,19 @@ pub(super) const BURST_BYTES: usize = 256 << 10;
 /// Payload that is shorter is copied: another piece costs the kernel as much.
 const COPIED_MAX: u32 = 2048;
 
+/// So much emptied memory is kept for the next streams; each is about a burst.
+const SPARES_MAX: usize = 4;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     framer: Framer,
+    waiting: Waiting,
+}
+
+/// What is on its way. A stream has memory for it only as long as there is something.
+#[derive(Debug, Default)]
+struct Waiting {
     /// Headers, trailers and copied payload.
     own: Vec<u8>,
     /// What is sent in this order, those before `next` already.
@@ -32,9 +41,37 @@ pub(super) struct Outgoing {
     sent: usize,
     /// Where each ULPDU ends, counted as `queued`.
     ends: Vec<(usize, Source)>,
-    /// Kept for their memory.
-    spare: Vec<u8>,
+}
+
+/// What the streams of a shard send with, one after the other.
+#[derive(Debug)]
+pub(super) struct Workspace {
+    /// What leaves a queue pair next.
+    pub burst: StreamBurst,
     gather: Gather,
+    spares: Vec<Waiting>,
+}
+
+impl Workspace {
+    pub fn new() -> Self {
+        Self {
+            burst: StreamBurst::with_bound(BURST_BYTES),
+            gather: Gather::default(),
+            spares: Vec::new(),
+        }
+    }
+
+    fn take(&mut self) -> Waiting {
+        self.spares.pop().unwrap_or_default()
+    }
+
+    /// Takes back the memory of what has left.
+    fn put(&mut self, mut emptied: Waiting) {
+        if self.spares.len() < SPARES_MAX {
+            emptied.clear();
+            self.spares.push(emptied);
+        }
+    }
 }
 
 /// What came of an attempt to send.
@@ -61,14 +98,7 @@ impl Outgoing {
     pub fn new() -> Self {
         Self {
             framer: Framer::new(false, false),
-            own: Vec::new(),
-            parts: Vec::new(),
-            next: 0,
-            queued: 0,
-            sent: 0,
-            ends: Vec::new(),
-            spare: Vec::new(),
-            gather: Gather::default(),
+            waiting: Waiting::default(),
         }
     }
 
@@ -79,35 +109,46 @@ impl Outgoing {
 
     /// Whether nothing is on its way.
     pub fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+        self.waiting.parts.is_empty()
+    }
+
+    /// Bytes of memory that it has for what is on its way.
+    #[cfg(test)]
+    pub fn kept(&self) -> usize {
+        self.waiting.own.capacity()
     }
 
     /// Appends what is no FPDU.
     pub fn push(&mut self, bytes: &[u8]) {
-        let from = self.own.len();
-        self.own.extend_from_slice(bytes);
-        self.put(from);
-        self.ends.push((self.queued, Source::Own));
+        let waiting = &mut self.waiting;
+        let from = waiting.own.len();
+        waiting.own.extend_from_slice(bytes);
+        waiting.put(from);
+        waiting.ends.push((waiting.queued, Source::Own));
     }
 
-    /// Appends the FPDUs of a burst. [`Self::flush`] follows in the same lock section.
+    /// Appends the FPDUs of the burst. [`Self::flush`] follows in the same lock section.
     ///
     /// # Errors
     /// Whose ULPDU could not be gathered; it and all behind it are left out.
-    pub fn frame(&mut self, burst: &StreamBurst, memory: &MemoryTable) -> Result<(), Source> {
+    pub fn frame(&mut self, work: &mut Workspace, memory: &MemoryTable) -> Result<(), Source> {
+        if self.waiting.own.capacity() == 0 {
+            self.waiting = work.take();
+        }
+        let burst = &work.burst;
         let needs_bytes = self.framer.needs_bytes();
         for ulpdu in burst.ulpdus() {
-            let before = (self.own.len(), self.parts.len(), self.queued);
+            let before = self.waiting.mark();
             let framed = if needs_bytes {
                 self.seal(burst, ulpdu, memory)
             } else {
-                self.gather(burst, ulpdu, memory)
+                self.waiting.gather(burst, ulpdu, memory)
             };
             if framed.is_err() {
-                self.take_back(before);
+                self.waiting.take_back(before);
                 return Err(ulpdu.source);
             }
-            self.ends.push((self.queued, ulpdu.source));
+            self.waiting.ends.push((self.waiting.queued, ulpdu.source));
         }
         Ok(())
     }
@@ -119,16 +160,76 @@ impl Outgoing {
         ulpdu: &UlpduOut,
         memory: &MemoryTable,
     ) -> Result<(), AccessError> {
-        let from = self.own.len();
-        self.own.extend_from_slice(burst.header(ulpdu));
+        let own = &mut self.waiting.own;
+        let from = own.len();
+        own.extend_from_slice(burst.header(ulpdu));
         for span in burst.spans(ulpdu) {
-            memory.append(span, &mut self.own)?;
+            memory.append(span, own)?;
         }
-        self.framer.seal(&mut self.own, from);
-        self.put(from);
+        self.framer.seal(own, from);
+        self.waiting.put(from);
         Ok(())
     }
 
+    /// Sends what there is. Once it is done, no memory of the program is named any more, and if all
+    /// has left the memory for it is the next stream's.
+    pub fn flush(
+        &mut self,
+        stream: &Stream,
+        work: &mut Workspace,
+        memory: &MemoryTable,
+    ) -> Flushed {
+        let waiting = &mut self.waiting;
+        while !waiting.parts.is_empty() {
+            let parts = &waiting.parts[waiting.next..];
+            match stream.send(&waiting.own, parts, &mut work.gather) {
+                Sending::Sent(count) => {
+                    waiting.advance(count);
+                    if waiting.sent == waiting.queued {
+                        waiting.clear();
+                    } else if waiting.parts.len() - waiting.next < io::tcp::PARTS_MAX {
+                        return waiting.keep(work, memory).unwrap_or(Flushed::Full);
+                    }
+                }
+                Sending::Full => return waiting.keep(work, memory).unwrap_or(Flushed::Full),
+                Sending::Fault => {
+                    // it may be back already: then it is sent as a copy
+                    if let Some(fault) = waiting.keep(work, memory) {
+                        return fault;
+                    }
+                }
+                Sending::Lost(errno) => {
+                    tracing::debug!(%errno, "a stream is lost");
+                    self.clear();
+                    return Flushed::Lost;
+                }
+            }
+        }
+        if waiting.own.capacity() > 0 {
+            work.put(std::mem::take(waiting));
+        }
+        Flushed::All
+    }
+
+    /// Bytes that wait, all of them copies; nothing waits then.
+    pub fn take(&mut self) -> Vec<u8> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut bytes = Vec::new();
+        for part in &waiting.parts[waiting.next..] {
+            if let Part::Own(range) = part {
+                bytes.extend_from_slice(&waiting.own[range.clone()]);
+            }
+        }
+        bytes
+    }
+
+    /// Forgets what has not left.
+    pub fn clear(&mut self) {
+        self.waiting = Waiting::default();
+    }
+}
+
+impl Waiting {
     /// An FPDU whose long payload stays where it is.
     fn gather(
         &mut self,
@@ -168,6 +269,11 @@ impl Outgoing {
         }
     }
 
+    /// How much there is.
+    fn mark(&self) -> (usize, usize, usize) {
+        (self.own.len(), self.parts.len(), self.queued)
+    }
+
     /// Leaves out what was appended since.
     fn take_back(&mut self, (own, parts, queued): (usize, usize, usize)) {
         self.own.truncate(own);
@@ -178,50 +284,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends what there is. Once it is done, no memory of the program is named any more.
-    pub fn flush(&mut self, stream: &Stream, memory: &MemoryTable) -> Flushed {
-        while !self.parts.is_empty() {
-            let parts = &self.parts[self.next..];
-            match stream.send(&self.own, parts, &mut self.gather) {
-                Sending::Sent(count) => {
-                    self.advance(count);
-                    if self.sent == self.queued {
-                        self.clear();
-                    } else if self.parts.len() - self.next < io::tcp::PARTS_MAX {
-                        return self.keep(memory).unwrap_or(Flushed::Full);
-                    }
-                }
-                Sending::Full => return self.keep(memory).unwrap_or(Flushed::Full),
-                Sending::Fault => {
-                    // it may be back already: then it is sent as a copy
-                    if let Some(fault) = self.keep(memory) {
-                        return fault;
-                    }
-                }
-                Sending::Lost(errno) => {
-                    tracing::debug!(%errno, "a stream is lost");
-                    self.clear();
-                    return Flushed::Lost;
-                }
-            }
-        }
-        Flushed::All
-    }
-
-    /// Bytes that wait, all of them copies; nothing waits then.
-    pub fn take(&mut self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for part in &self.parts[self.next..] {
-            if let Part::Own(range) = part {
-                bytes.extend_from_slice(&self.own[range.clone()]);
-            }
-        }
-        self.clear();
-        bytes
-    }
-
-    /// Forgets what has not left.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         self.own.clear();
         self.parts.clear();
         self.ends.clear();
@@ -248,27 +311,28 @@ impl Outgoing {
     }
 
     /// Copies what waits; what is wrong if that cannot be done.
-    fn keep(&mut self, memory: &MemoryTable) -> Option<Flushed> {
+    fn keep(&mut self, work: &mut Workspace, memory: &MemoryTable) -> Option<Flushed> {
         let is_kept = |part: &Part| matches!(part, Part::Own(_));
         if self.parts[self.next..].iter().all(is_kept) {
             return None;
         }
-        self.spare.clear();
+        let mut kept = work.take();
         let mut fault = None;
         for part in &self.parts[self.next..] {
             match part {
-                Part::Own(range) => self.spare.extend_from_slice(&self.own[range.clone()]),
+                Part::Own(range) => kept.own.extend_from_slice(&self.own[range.clone()]),
                 Part::Elsewhere { address, length } => {
                     let address = *address as u64; // of this process
-                    let copied = memory.append_program(address, *length, &mut self.spare);
+                    let copied = memory.append_program(address, *length, &mut kept.own);
                     if copied.is_err() {
-                        fault = Some(self.sent + self.spare.len());
+                        fault = Some(self.sent + kept.own.len());
                         break;
                     }
                 }
             }
         }
-        std::mem::swap(&mut self.own, &mut self.spare);
+        std::mem::swap(&mut self.own, &mut kept.own);
+        work.put(kept);
         let outcome = fault.map(|at| self.give_up(at));
         self.parts.clear();
         self.next = 0;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::iwarp::{
-    Agreement, AwaitingReply, Depths, Ending, Event, Progress, QueuePair, StartError, StreamBurst,
+    Agreement, AwaitingReply, Depths, Ending, Event, Progress, QueuePair, StartError,
 };
 use engine::qp::State;
 use engine::{AsyncEvent, Instant};
 use io::tcp::{Receiving, Stream};
 
 use crate::front::Front;
-use crate::iwarp::outgoing::{Flushed, Outgoing};
+use crate::iwarp::outgoing::{Flushed, Outgoing, Workspace};
 use crate::iwarp::parting::Parting;
 use crate::iwarp::read_buffer::ReadBuffer;
 use crate::iwarp::report::{ReportKind, Reports};
@@ -122,6 +122,12 @@ impl Pair {
     pub fn may_connect(&self) -> bool {
         let state = self.qp.state();
         self.line.is_none() && matches!(state, State::Reset | State::Init | State::ReadyToReceive)
+    }
+
+    /// Bytes of memory that it has for what is on its way in or out.
+    #[cfg(test)]
+    pub fn kept(&self) -> usize {
+        self.outgoing.kept() + self.unread.capacity()
     }
 
     /// Whether the socket has no room for what waits.
@@ -308,38 +314,38 @@ impl Pair {
 
     /// Sends as far as the socket has room, and does and tells what comes of it. True if it is not
     /// done with what it could send.
-    pub fn send(&mut self, now: Instant, memory: &MemoryTable, burst: &mut StreamBurst) -> bool {
+    pub fn send(&mut self, now: Instant, memory: &MemoryTable, work: &mut Workspace) -> bool {
         for _ in 0..BURSTS_PER_VISIT {
-            let has_left = self.flush(now, memory);
+            let has_left = self.flush(now, memory, work);
             self.deliver();
             if !has_left {
                 return false;
             }
-            burst.clear();
-            self.qp.poll_transmit(now, memory, burst);
-            if burst.is_empty() {
+            work.burst.clear();
+            self.qp.poll_transmit(now, memory, &mut work.burst);
+            if work.burst.is_empty() {
                 self.deliver();
                 return false;
             }
-            match self.outgoing.frame(burst, memory) {
+            match self.outgoing.frame(work, memory) {
                 Ok(()) => self.is_leaving = true,
                 Err(source) => self.qp.transmit_failed(source),
             }
         }
-        self.flush(now, memory);
+        self.flush(now, memory, work);
         self.deliver();
         !self.is_full()
     }
 
     /// Sends what waits; whether nothing does any more and more may follow.
-    fn flush(&mut self, now: Instant, memory: &MemoryTable) -> bool {
+    fn flush(&mut self, now: Instant, memory: &MemoryTable, work: &mut Workspace) -> bool {
         let Some(line) = &mut self.line else {
             return true;
         };
         if line.is_broken {
             return false;
         }
-        match self.outgoing.flush(&line.stream, memory) {
+        match self.outgoing.flush(&line.stream, work, memory) {
             Flushed::All => {
                 if std::mem::take(&mut self.is_leaving) {
                     self.qp.burst_left(now);

@@ -41,7 +41,8 @@ impl ReadBuffer {
             debug_assert!(unread.len() < FPDU_MAX);
             self.length = unread.len().min(FPDU_MAX);
             self.bytes[..self.length].copy_from_slice(&unread[..self.length]);
-            unread.clear();
+            // an idle stream has no memory
+            *unread = Vec::new();
             self.owner = Some(of);
         }
     }

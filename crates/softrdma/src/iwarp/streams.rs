@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use engine::iwarp::{AwaitingReply, Depths, Options, QueuePair, StartError, StreamBurst};
+use engine::iwarp::{AwaitingReply, Depths, Options, QueuePair, StartError};
 use engine::qp::{PostError, SendRequest, State};
 use engine::{Access, Counters, Instant, Posted, QpIndex, QpView};
 use io::Errno;
@@ -16,7 +16,7 @@ use io::tcp::{Receiving, Stream};
 use crate::error::{Error, Result};
 use crate::front::{Front, SendQueues};
 use crate::iwarp::listening::Incoming;
-use crate::iwarp::outgoing::BURST_BYTES;
+use crate::iwarp::outgoing::Workspace;
 use crate::iwarp::pair::{Line, Pair, Teller};
 use crate::iwarp::parting::Parting;
 use crate::iwarp::read_buffer::ReadBuffer;
@@ -35,7 +35,7 @@ pub(crate) struct Streams {
     pub(super) parting: HashMap<u64, Parting>,
     pub(super) partings: u64,
     pub(super) buffer: ReadBuffer,
-    pub(super) burst: StreamBurst,
+    pub(super) work: Workspace,
     /// Those that may have something to send.
     pub(super) ready: VecDeque<QpIndex>,
     /// Those that may have more to read.
@@ -103,7 +103,7 @@ impl Default for Streams {
             parting: HashMap::new(),
             partings: 0,
             buffer: ReadBuffer::default(),
-            burst: StreamBurst::with_bound(BURST_BYTES),
+            work: Workspace::new(),
             ready: VecDeque::new(),
             more: Vec::new(),
             full: 0,
@@ -286,6 +286,12 @@ impl Streams {
     #[cfg(test)]
     pub fn is_full(&self) -> bool {
         self.full > 0
+    }
+
+    /// Bytes of memory that streams have for what is on its way in or out.
+    #[cfg(test)]
+    pub fn kept(&self) -> usize {
+        self.entries.values().map(|entry| entry.pair.kept()).sum()
     }
 
     /// Changes when there is something new to count.

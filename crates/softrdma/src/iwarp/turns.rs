@@ -141,7 +141,7 @@ impl Streams {
         let Some(entry) = self.entries.get_mut(&index) else {
             return;
         };
-        let is_unfinished = entry.pair.send(now, memory, &mut self.burst);
+        let is_unfinished = entry.pair.send(now, memory, &mut self.work);
         if is_unfinished && !entry.is_ready {
             entry.is_ready = true;
             self.ready.push_back(index);

@@ -194,6 +194,8 @@ fn a_peer_that_does_not_read_stops_the_sender_and_nothing_is_lost() {
             }
         }
         assert!(complete < MESSAGES, "the kernel holds 40 MiB");
+        let kept = |side: &Side| side.core.shard.lock().streams.kept();
+        assert!(kept(a) > 0, "what the socket has no room for");
         for id in 0..MESSAGES {
             let done = completion(&pair.sides(), b);
             assert_eq!((done.id, done.status), (id, Status::Success));
@@ -208,6 +210,7 @@ fn a_peer_that_does_not_read_stops_the_sender_and_nothing_is_lost() {
             assert_eq!(completion(&pair.sides(), a).status, Status::Success);
             complete += 1;
         }
+        assert_eq!((kept(a), kept(b)), (0, 0), "nothing is on its way");
     }
 }
 
