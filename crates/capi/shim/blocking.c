@@ -40,7 +40,7 @@ bool softrdma_take_cm_event(struct rdma_event_channel *channel, struct rdma_cm_e
 struct rdma_event_channel *softrdma_cm_waits_on(struct rdma_cm_id *id);
 int softrdma_cm_keep(struct rdma_cm_id *id, struct rdma_cm_event *event);
 int softrdma_cm_resolve_addr(struct rdma_cm_id *id, struct sockaddr *source,
-			     struct sockaddr *destination);
+			     struct sockaddr *destination, int timeout_ms);
 int softrdma_cm_resolve_route(struct rdma_cm_id *id);
 int softrdma_cm_connect(struct rdma_cm_id *id, struct rdma_conn_param *parameters);
 int softrdma_cm_accept(struct rdma_cm_id *id, struct rdma_conn_param *parameters);
@@ -134,8 +134,7 @@ static int settled(struct rdma_cm_id *id, int started)
 int softrdma_rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *source,
 			       struct sockaddr *destination, int timeout_ms)
 {
-	(void)timeout_ms;
-	return settled(id, softrdma_cm_resolve_addr(id, source, destination));
+	return settled(id, softrdma_cm_resolve_addr(id, source, destination, timeout_ms));
 }
 
 int softrdma_rdma_resolve_route(struct rdma_cm_id *id, int timeout_ms)

@@ -9,7 +9,7 @@
 //! | [`fdpass`] | unix sockets on abstract names, descriptors and credentials |
 //! | [`inherit`] | what programs that are started from here inherit |
 //! | [`namespace`] | namespaces for a process and what it starts |
-//! | [`netlink`] | interfaces, their addresses, and changes of both |
+//! | [`netlink`] | interfaces, their addresses, changes of both; neighbours |
 //! | [`shared`] | memory that processes share, as atomic words |
 //! | [`fork`] | what a forked child must not inherit |
 //! | [`thread`] | threads that a program does not notice |

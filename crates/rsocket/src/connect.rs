@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use softrdma::State;
 use softrdma::cm::{CmEvent, EventKind, Id, Request};
@@ -12,6 +13,9 @@ use crate::endpoint::{End, Endpoint, RETRIES, lock};
 use crate::error::{Error, Result};
 use crate::service::Service;
 use crate::stream::{Family, Phase, Stream};
+
+/// How long the peer's host is looked for on its network, as in `librdmacm`.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Stream {
     /// Takes connections: at most `backlog` wait to be accepted.
@@ -57,7 +61,7 @@ impl Stream {
         let service = Service::current()?;
         let begun = service
             .attend_stream(self.token, self)
-            .and_then(|()| Ok(self.id.resolve_address(None, to)?));
+            .and_then(|()| Ok(self.id.resolve_address(None, to, Some(PATIENCE))?));
         if let Err(error) = begun {
             let errno = error.errno();
             self.fail(errno);

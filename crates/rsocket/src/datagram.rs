@@ -338,7 +338,8 @@ impl Datagram {
         let from = (!bound.ip().is_unspecified()).then(|| SocketAddr::new(bound.ip(), 0));
         // its events have no cookie, and nobody hears them
         let id = Id::new(&service.connections, PortSpace::Udp)?;
-        id.resolve_address(from, to)?;
+        // a datagram waits for nobody
+        id.resolve_address(from, to, None)?;
         let no_way = Error::Device(softrdma::Error::NoRoute(to.ip()));
         let (Some(link), Some(path), Some(local)) = (id.link(), id.path(), id.local()) else {
             return Err(no_way);

@@ -298,6 +298,7 @@ fn two_hosts(cases: &mut Vec<Case>) {
         cases.extend(pings.map(|ping| ping_case(net, Who::Root, ping)));
         cases.push(case(net, Who::Root, "twin", scenes::twin));
     }
+    cases.push(neighbourless());
     for (what, run) in multicast::SCENES
         .into_iter()
         .chain(multicast::BETWEEN_HOSTS)
@@ -383,6 +384,7 @@ fn over_iwarp(cases: &mut Vec<Case>, full: bool) {
             }));
         }
     }
+    cases.push(neighbourless());
     cases.push(case(Net::Lo, Who::Root, "cm-twin", connections::twin));
     cases.push(case(Net::Lo, Who::Root, "cm-errors", connections::errors));
     for (what, run) in iwarp::SCENES {
@@ -392,6 +394,15 @@ fn over_iwarp(cases: &mut Vec<Case>, full: bool) {
         case.links = Links::Iwarp;
         case.name = format!("siw/{}", case.name);
     }
+}
+
+fn neighbourless() -> Case {
+    case(
+        Net::Veth(1500),
+        Who::User,
+        "nobody-there",
+        connections::nobody,
+    )
 }
 
 fn ping_case(net: Net, who: Who, ping: RPing) -> Case {

@@ -168,6 +168,32 @@ fn refused(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// Between two hosts: an address that nobody on the network has is told as such, in the time that
+/// the programs give for it.
+pub fn nobody(world: &World) -> Result<()> {
+    let ping = |address| RPing::argv(&DEFAULT, "-c", address);
+    let told = "RDMA_CM_EVENT_ADDR_ERROR, error -110";
+    let stream = ["rstream", "-T", "b", "-s", "10.77.0.99"];
+    let stream = stream.map(String::from).into();
+    let mut ends = Vec::new();
+    for (argv, told) in [
+        (ping("10.77.0.99"), told),
+        (ping("fd77::99"), told),
+        (stream, "rconnect: Connection timed out"),
+    ] {
+        ends.push((world.client.start(&as_strs(&argv), &[])?, told));
+    }
+    for (mut end, told) in ends {
+        let ended = end.wait()?;
+        ensure!(
+            ended.code != 0 && ended.output.contains(told),
+            "no {told:?} in:\n{}",
+            ended.output
+        );
+    }
+    Ok(())
+}
+
 /// Words as they are passed on.
 pub fn as_strs(argv: &[String]) -> Vec<&str> {
     argv.iter().map(String::as_str).collect()

@@ -18,6 +18,8 @@ use crate::log;
 
 /// `ai_flags`: of a listener.
 const PASSIVE: c_int = 0x1;
+/// How long the destination's host is looked for, as in `librdmacm`.
+const PATIENCE_MS: c_int = 2000;
 
 /// The first part of `rdma_create_ep`: an ID. Gives 1 if it is complete, as one that is to listen
 /// is once it is bound, else 0.
@@ -80,7 +82,10 @@ pub unsafe extern "C" fn softrdma_cm_resolve_endpoint(
     info: *const rdma_addrinfo,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { id::softrdma_cm_resolve_addr(id, (*info).ai_src_addr, (*info).ai_dst_addr) }
+    unsafe {
+        let (source, destination) = ((*info).ai_src_addr, (*info).ai_dst_addr);
+        id::softrdma_cm_resolve_addr(id, source, destination, PATIENCE_MS)
+    }
 }
 
 /// The last part: a queue pair, if the program wants one.

@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::mem::zeroed;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use core::time::Duration;
 use std::net::SocketAddr;
 use std::sync::{Mutex, OnceLock};
 
@@ -243,8 +244,8 @@ pub unsafe extern "C" fn softrdma_rdma_bind_addr(
     })
 }
 
-/// What `rdma_resolve_addr` does before it waits, if it does. The time-out has no meaning: a route
-/// is there or not, and neighbours are the kernel's to find.
+/// What `rdma_resolve_addr` does before it waits, if it does. The time-out, in milliseconds without
+/// a sign as the kernel takes it, is for finding the neighbour: a route is there or not.
 ///
 /// # Safety
 /// `id` is NULL or an ID; the addresses are NULL or valid.
@@ -253,14 +254,16 @@ pub unsafe extern "C" fn softrdma_cm_resolve_addr(
     id: *mut rdma_cm_id,
     source: *mut sockaddr,
     destination: *mut sockaddr,
+    timeout_ms: c_int,
 ) -> c_int {
     guard::<Number>(|| {
+        let patience = Duration::from_millis(u64::from(timeout_ms as u32));
         // SAFETY: the caller's promise.
         unsafe {
             let part = own(id)?;
             let destination = convert::read(destination)?.ok_or(Errno::INVALID)?;
             part.id
-                .resolve_address(convert::read(source)?, destination)?;
+                .resolve_address(convert::read(source)?, destination, Some(patience))?;
         }
         Ok(0)
     })

@@ -10,6 +10,7 @@ mod info;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use softrdma::Access;
@@ -26,6 +27,9 @@ const SIZE_MAX: u32 = 65_535;
 /// Clients that a persistent server serves at the same time, and those that may wait for it.
 const CLIENTS_MAX: usize = 256;
 const BACKLOG: i32 = 128;
+
+/// How long the server's host is looked for on its network.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What can be done when no device has an address.
 const NO_ADDRESS: &str = "`softrdma resource show gid` lists the addresses that devices have";
@@ -234,7 +238,7 @@ fn ask(arguments: &Arguments) -> Result<()> {
         id.bind(from)
             .with_context(|| format!("bind {from} ({NO_ADDRESS})"))?;
     }
-    id.resolve_address(None, to)?;
+    id.resolve_address(None, to, Some(PATIENCE))?;
     watch
         .expect(EventKind::AddressResolved)
         .with_context(|| format!("find the way to {}", to.ip()))?;
@@ -308,6 +312,9 @@ fn unexpected(event: &CmEvent, peer: Option<SocketAddr>) -> anyhow::Error {
         EventKind::Unreachable => anyhow::anyhow!(
             "no answer: does `ping` reach that address, is an RDMA device on it, does a firewall \
              drop UDP port 4791?"
+        ),
+        EventKind::AddressError if event.status == -libc::ETIMEDOUT => anyhow::anyhow!(
+            "nobody on the network answers for that address: is the host up, and the address right?"
         ),
         EventKind::AddressError => {
             let error = std::io::Error::from_raw_os_error(-event.status);

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::neighbour::Hop;
 use super::{Address, Interface, OperState};
 
 /// `struct nlmsghdr`.
@@ -10,15 +11,22 @@ pub(super) const HEADER: usize = 16;
 pub(super) const LINK_HEADER: usize = 16;
 /// `struct ifaddrmsg`.
 pub(super) const ADDRESS_HEADER: usize = 8;
+/// `struct rtmsg`, `struct ndmsg`.
+const ROUTE_HEADER: usize = 12;
+const NEIGHBOUR_HEADER: usize = 12;
 
 /// Messages and attributes begin at multiples of this.
 const ALIGN: usize = 4;
+/// `struct rtattr`.
+const ATTRIBUTE_HEADER: usize = 4;
 /// The upper two bits of an attribute's type are flags.
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
 
-/// `IFLA_CARRIER`, `IFA_FLAGS` of the kernel's `linux/if_link.h` and `linux/if_addr.h`.
+/// `IFLA_CARRIER`, `IFA_FLAGS`, `RTA_VIA` of the kernel's `linux/if_link.h`, `linux/if_addr.h` and
+/// `linux/rtnetlink.h`.
 const IFLA_CARRIER: u16 = 33;
 const IFA_FLAGS: u16 = 8;
+const RTA_VIA: u16 = 18;
 
 /// One message of a netlink datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +60,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let kind = u16_at(bytes, 2)? & ATTRIBUTE_TYPE;
-        let value = bytes.get(4..length)?;
+        let value = bytes.get(ATTRIBUTE_HEADER..length)?;
         bytes = bytes
             .get(length.next_multiple_of(ALIGN)..)
             .unwrap_or_default();
@@ -71,6 +79,14 @@ pub(super) fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<
     bytes.extend_from_slice(&0u32.to_ne_bytes());
     bytes.extend_from_slice(body);
     bytes
+}
+
+/// Puts an attribute behind the body of a request.
+pub(super) fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    body.extend(((ATTRIBUTE_HEADER + value.len()) as u16).to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+    body.resize(body.len().next_multiple_of(ALIGN), 0);
 }
 
 /// The body of `RTM_NEWLINK` or `RTM_DELLINK`. Messages about a link's membership in a bridge have
@@ -134,6 +150,38 @@ pub(super) fn parse_address(body: &[u8]) -> Option<Address> {
         scope,
         flags,
     })
+}
+
+/// The body of `RTM_NEWROUTE` for packets to `to`: who takes them. The inner `None` is nobody in
+/// particular.
+pub(super) fn parse_hop(body: &[u8], to: IpAddr) -> Option<Option<Hop>> {
+    let (header, rest) = body.split_at_checked(ROUTE_HEADER)?;
+    let [family, _, _, _, _, _, _, kind, ..] = *header else {
+        return None;
+    };
+    if kind != libc::RTN_UNICAST {
+        return Some(None);
+    }
+    let (mut interface, mut neighbour) = (None, to);
+    for (kind, value) in attributes(rest) {
+        match kind {
+            libc::RTA_OIF => interface = u32_at(value, 0),
+            libc::RTA_GATEWAY => neighbour = ip(family, value)?,
+            // a gateway of the other family
+            RTA_VIA => neighbour = ip(u16_at(value, 0)? as u8, value.get(2..)?)?,
+            _ => {}
+        }
+    }
+    let interface = interface?;
+    Some(Some(Hop {
+        interface,
+        neighbour,
+    }))
+}
+
+/// The state in the body of `RTM_NEWNEIGH`: `NUD_*` of `rtnetlink(7)`.
+pub(super) fn neighbour_state(body: &[u8]) -> Option<u16> {
+    u16_at(body.get(..NEIGHBOUR_HEADER)?, 8)
 }
 
 fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {

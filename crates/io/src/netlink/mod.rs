@@ -1,7 +1,8 @@
-//! Interfaces and their addresses, as they are and as they change (`rtnetlink(7)`).
+//! Interfaces and their addresses, as they are and as they change (`rtnetlink(7)`), and neighbours.
 
 mod message;
 mod monitor;
+mod neighbour;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use crate::raw::{self, Descriptor};
 use message::{ADDRESS_HEADER, LINK_HEADER, Message};
 pub use monitor::{Event, Monitor};
+pub use neighbour::{Hop, Neighbours, Reach, solicit};
 
 /// The kernel fills at most this much per datagram.
 const BUFFER: usize = 32 << 10;

@@ -1,11 +1,13 @@
 //! The kernel's answers, and answers that no kernel gives.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::message::{attributes, messages, parse_address, parse_link, request};
+use super::message::{
+    attributes, messages, neighbour_state, parse_address, parse_hop, parse_link, request,
+};
 use super::*;
 use crate::poll::wait_readable;
-use crate::testing::{in_new_network, ip};
+use crate::testing::{Tun, in_new_network, ip};
 
 /// Hang guard.
 const GUARD_NS: u64 = 30_000_000_000;
@@ -40,6 +42,102 @@ fn address_message() -> Vec<u8> {
     body.extend(attribute(libc::IFA_LOCAL, &[10, 0, 0, 1]));
     body.extend(attribute(8, &0x200u32.to_ne_bytes()));
     request(libc::RTM_NEWADDR, 0, 1, &body)
+}
+
+/// `RTM_NEWROUTE` over a gateway of the other family.
+fn route_message() -> Vec<u8> {
+    let mut body = vec![libc::AF_INET as u8, 32, 0, 0, 254, 0, 0, libc::RTN_UNICAST];
+    body.extend([0; 4]);
+    body.extend(attribute(libc::RTA_OIF, &9u32.to_ne_bytes()));
+    let mut gateway = (libc::AF_INET6 as u16).to_ne_bytes().to_vec();
+    gateway.extend(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets());
+    body.extend(attribute(18, &gateway));
+    request(libc::RTM_NEWROUTE, 0, 1, &body)
+}
+
+#[test]
+fn a_gateway_may_be_of_the_other_family() {
+    let bytes = route_message();
+    let hop = messages(&bytes).find_map(|m| parse_hop(m.body, Ipv4Addr::LOCALHOST.into()));
+    let expected = Hop {
+        interface: 9,
+        neighbour: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).into(),
+    };
+    assert_eq!(hop, Some(Some(expected)));
+}
+
+#[test]
+fn neighbours_are_found_and_missed() {
+    let found = in_new_network("neighbours", || {
+        if !ip("link add left type veth peer name right") {
+            return;
+        }
+        for arguments in [
+            "link set lo up",
+            "link set right up",
+            "link set left up",
+            "addr add 10.66.0.1/24 dev left",
+            "addr add fd66::1/64 dev left nodad",
+            "neigh add 10.66.0.3 lladdr 02:00:00:00:00:03 dev left",
+            "route add 10.67.0.0/16 via 10.66.0.254",
+        ] {
+            assert!(ip(arguments), "{arguments}");
+        }
+        let interface = interface_by_name("left").expect("netlink").expect("made");
+        let mut kernel = Neighbours::new().expect("a socket");
+        let address = |text: &str| text.parse::<IpAddr>().expect("a literal");
+        let own = |to: IpAddr| address(if to.is_ipv4() { "10.66.0.1" } else { "fd66::1" });
+        let mut hop = |to: &str| kernel.next_hop(own(address(to)), address(to), 0);
+        for (to, neighbour) in [
+            ("10.66.0.2", "10.66.0.2"),
+            ("10.67.8.9", "10.66.0.254"),
+            ("fd66::2", "fd66::2"),
+        ] {
+            let expected = Hop {
+                interface: interface.index,
+                neighbour: address(neighbour),
+            };
+            assert_eq!(hop(to), Ok(Some(expected)), "{to}");
+        }
+        for to in ["10.66.0.1", "127.0.0.1", "10.66.0.255", "::1"] {
+            assert_eq!(hop(to), Ok(None), "{to}");
+        }
+        assert_eq!(hop("192.0.2.1"), Err(Errno::NETUNREACH));
+
+        let hop = |to: &str| Hop {
+            interface: interface.index,
+            neighbour: address(to),
+        };
+        assert_eq!(kernel.reach(&hop("10.66.0.3")), Ok(Reach::Known));
+        for to in ["10.66.0.2", "fd66::2"] {
+            assert_eq!(kernel.reach(&hop(to)), Ok(Reach::Unknown), "{to}");
+            let at = |ip| SocketAddr::new(ip, 0);
+            assert_eq!(solicit(at(own(address(to))), at(address(to))), Ok(()));
+            assert_eq!(kernel.reach(&hop(to)), Ok(Reach::Sought), "{to}");
+        }
+        let nowhere = Hop {
+            interface: 9999,
+            ..hop("10.66.0.2")
+        };
+        assert_eq!(kernel.reach(&nowhere), Err(Errno::NODEV));
+    });
+    assert!(found);
+}
+
+#[test]
+fn an_interface_without_neighbours_needs_none() {
+    let known = in_new_network("neighbours of a tun", || {
+        let Some(_tun) = Tun::open("tun9") else {
+            return;
+        };
+        assert!(ip("addr add 10.66.0.1/24 dev tun9") && ip("link set tun9 up"));
+        let mut kernel = Neighbours::new().expect("a socket");
+        let [from, to] = [1, 2].map(|last| Ipv4Addr::new(10, 66, 0, last).into());
+        let hop = kernel.next_hop(from, to, 0).expect("a route");
+        let hop = hop.expect("not this host");
+        assert_eq!(kernel.reach(&hop), Ok(Reach::Known));
+    });
+    assert!(known);
 }
 
 #[test]
@@ -106,12 +204,14 @@ const HEADER_FAMILY: usize = message::HEADER;
 
 #[test]
 fn damaged_messages_are_survived() {
-    let whole = [link_message(), address_message()].concat();
+    let whole = [link_message(), address_message(), route_message()].concat();
     let mut parsed = 0usize;
     let mut parse_all = |bytes: &[u8]| {
         for message in messages(bytes) {
             parsed += usize::from(parse_link(message.body).is_some());
             parsed += usize::from(parse_address(message.body).is_some());
+            parsed += usize::from(parse_hop(message.body, Ipv4Addr::LOCALHOST.into()).is_some());
+            parsed += usize::from(neighbour_state(message.body).is_some());
             parsed += attributes(message.body).count();
         }
     };

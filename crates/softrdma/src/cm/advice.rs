@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use engine::Instant;
+use io::netlink::Hop;
 
 use super::Inner;
 use super::record::State;
@@ -23,6 +24,7 @@ enum Lack {
     Address = 2,
     Listener = 4,
     Answer = 8,
+    Neighbour = 16,
 }
 
 /// Which of them were told.
@@ -52,6 +54,22 @@ pub(super) fn no_way(to: IpAddr, reason: impl Display) {
             "no RDMA device leads to {to} ({reason}): `ip route get {to}` names the interface, \
              `softrdma link show` the devices on interfaces, and `softrdma link add NAME type rxe \
              netdev INTERFACE` makes one"
+        )
+    });
+}
+
+/// Nobody on the network of `link` answers to the address by which packets go to `to`.
+pub(super) fn no_neighbour(to: IpAddr, hop: &Hop, link: &str) {
+    tell_once(Lack::Neighbour, || {
+        let neighbour = hop.neighbour;
+        let who = if neighbour == to {
+            format!("nobody has the address {to}")
+        } else {
+            format!("the gateway {neighbour} on the way to {to} is not")
+        };
+        format!(
+            "{who} on the network of {link}, as far as the kernel can find out: is that host up, \
+             and the address right? `ping {to}`, `ip neigh show to {neighbour}`"
         )
     });
 }
@@ -130,10 +148,10 @@ mod tests {
 
     #[test]
     fn a_trouble_is_told_once_and_hides_no_other() {
-        use Lack::{Address, Answer, Listener, Way};
+        use Lack::{Address, Answer, Listener, Neighbour, Way};
         let told = Told(AtomicU8::new(0));
-        let met = [Answer, Way, Answer, Listener, Way, Address];
+        let met = [Answer, Way, Answer, Listener, Way, Address, Neighbour];
         let first = met.map(|lack| told.is_first(lack));
-        assert_eq!(first, [true, true, false, true, false, true]);
+        assert_eq!(first, [true, true, false, true, false, true, true]);
     }
 }

@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use broker::link::LinkInfo;
 use broker::port::{BoundPort, PortAddress, PortSpace};
@@ -14,8 +15,9 @@ use wire::Psn;
 use wire::mad::ServiceId;
 
 use super::event::{Event, EventChannel, EventKind};
+use super::neighbour::{Way, missing};
 use super::record::{Record, State};
-use super::resolve::{destination, flow_label, kinds, scope, source};
+use super::resolve::{destination, kinds, scope, source};
 use super::{Inner, advice};
 use crate::error::{Error, Result};
 use crate::process::{Process, random};
@@ -228,11 +230,17 @@ impl Id {
         })
     }
 
-    /// Finds the own address and the link to `to`. What comes of it is an event.
+    /// Finds the own address and the link to `to`, and for so long whoever takes packets there on
+    /// the link's network; without `patience`, only the link. What comes of it is an event.
     ///
     /// # Errors
     /// [`Error::Invalid`] in another state; [`Error::Port`] if `from` cannot be bound.
-    pub fn resolve_address(&self, from: Option<SocketAddr>, to: SocketAddr) -> Result<()> {
+    pub fn resolve_address(
+        &self,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        patience: Option<Duration>,
+    ) -> Result<()> {
         if let Some(from) = from.filter(|from| !from.ip().is_unspecified() || from.port() != 0)
             && self.with(|record| Ok(record.state == State::Idle))?
         {
@@ -259,23 +267,27 @@ impl Id {
             advice::no_way(to.ip(), format_args!("none has its source, {}", local.ip()));
             return self.tell(EventKind::AddressError, -libc::ENODEV, 0);
         };
+        let missing = patience.and_then(|patience| Some((patience, missing(local, to)?)));
         if state == State::Idle {
             let mut any_port = local;
             any_port.set_port(0);
             self.bind(any_port)?;
         }
-        self.with(|record| {
-            let mut local = local;
-            local.set_port(record.local.map_or(0, |bound| bound.port()));
-            let mut way = known;
-            way.path.flow_label = flow_label(local.port(), to.port());
-            record.route = Some(way);
-            (record.local, record.remote) = (Some(local), Some(to));
-            record.state = State::AddressResolved;
-            record.tell(
-                self.number,
-                Event::of(record, EventKind::AddressResolved, 0),
-            );
+        let way = Way {
+            local,
+            remote: to,
+            route: known,
+        };
+        let Some((patience, hop)) = missing else {
+            return self.with(|record| {
+                record.take_way(self.number, way);
+                Ok(())
+            });
+        };
+        self.change_at(|inner, number, now| {
+            inner.record(number)?.state = State::Resolving;
+            let times = [now, now.plus(patience)];
+            inner.await_neighbour(number, way, hop, from.is_some(), times);
             Ok(())
         })
     }

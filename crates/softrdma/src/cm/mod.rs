@@ -14,6 +14,7 @@
 //! | [`event`] | what it is told |
 //! | `record` | what is known of an ID |
 //! | `resolve` | from addresses to the link and the path between them |
+//! | `neighbour` | who is waited for on that path |
 //! | `incoming` | from the state machines' events to the program's |
 //! | `advice` | what the person in front of the program is told |
 //! | `report` | what IDs there are, for who asks |
@@ -32,6 +33,7 @@ pub mod event;
 pub mod id;
 mod incoming;
 mod multicast;
+mod neighbour;
 mod record;
 mod report;
 mod resolve;
@@ -58,6 +60,7 @@ use crate::choice::visible;
 use crate::error::{Error, Result};
 use crate::iwarp::Reception;
 use crate::process::{Process, random};
+use neighbour::Awaited;
 use record::{Record, Route};
 use resolve::{ROCE, link_of, route};
 
@@ -83,6 +86,8 @@ struct Inner {
     last_number: u64,
     /// Who may have asked a peer that does not answer.
     asked: Option<advice::Asked>,
+    /// Who waits for a neighbour.
+    awaited: Vec<Awaited>,
     /// The links of this host, as last heard; `None` before anybody asked for them.
     links: Option<Vec<LinkInfo>>,
 }
@@ -152,15 +157,15 @@ impl Process {
         if !reports.is_empty() {
             self.take_stream_reports(reports);
         }
-        let Some(lane) = self.lanes.get(0) else {
-            return;
-        };
-        let messages = lane.core.shard.take_messages();
-        let is_due = |deadline: Instant| deadline <= lane.core.now();
+        let lane = self.lanes.get(0);
+        let messages = lane.map(|lane| lane.core.shard.take_messages());
+        let messages = messages.unwrap_or_default();
+        let is_due = |deadline: Instant| deadline.as_nanos() <= io::clock::now_ns();
         if messages.is_empty() && !self.connections.next_deadline().is_some_and(is_due) {
             return;
         }
         self.in_connections(|inner, now| {
+            inner.look_for_neighbours(now);
             let Some(cm) = &mut inner.cm else {
                 return;
             };
@@ -179,26 +184,24 @@ impl Process {
         let now = Instant::from_nanos(io::clock::now_ns());
         let mut inner = self.connections.lock();
         let result = work(&mut inner, now);
-        let Some(lane) = self.lanes.get(0) else {
-            return result;
-        };
-        self.deliver(&mut inner, now);
-        let Some(cm) = &mut inner.cm else {
-            return result;
-        };
-        if let Some(first) = cm.poll_transmit() {
-            let mut shard = lane.core.shard.lock();
-            let rest = std::iter::from_fn(|| cm.poll_transmit());
-            for outgoing in std::iter::once(first).chain(rest) {
-                shard.send_management(now, &outgoing.path, &outgoing.mad);
+        if let Some(lane) = self.lanes.get(0) {
+            self.deliver(&mut inner, now);
+            if let Some(cm) = &mut inner.cm
+                && let Some(first) = cm.poll_transmit()
+            {
+                let mut shard = lane.core.shard.lock();
+                let rest = std::iter::from_fn(|| cm.poll_transmit());
+                for outgoing in std::iter::once(first).chain(rest) {
+                    shard.send_management(now, &outgoing.path, &outgoing.mad);
+                }
             }
         }
-        let deadline = cm.next_deadline();
+        let deadline = inner.next_deadline();
         self.connections
             .deadline_ns
             .store(deadline.map_or(NEVER, Instant::as_nanos), Ordering::SeqCst);
         drop(inner);
-        lane.attendant.wake_before(deadline);
+        self.attendant.wake_before(deadline);
         result
     }
 
@@ -240,5 +243,13 @@ impl Process {
             .cm
             .get_or_insert_with(|| Cm::new(Config::new(slot, seed)));
         Ok(slot)
+    }
+}
+
+impl Inner {
+    /// When somebody has to be asked again, or given up.
+    fn next_deadline(&self) -> Option<Instant> {
+        let messages = self.cm.as_ref().and_then(Cm::next_deadline);
+        [messages, self.next_look()].into_iter().flatten().min()
     }
 }

@@ -1,6 +1,6 @@
 //! What is known of an ID.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -23,6 +23,8 @@ pub(super) enum State {
     Idle,
     /// It has an address.
     Bound,
+    /// The kernel looks for whoever takes packets to the destination.
+    Resolving,
     /// The destination and the link to it are known.
     AddressResolved,
     /// The path is known.
@@ -136,6 +138,18 @@ impl Record {
             qkey: None,
             stream: streams::Part::default(),
         }
+    }
+
+    /// It has a port, and no address any more.
+    pub fn forget_address(&mut self) {
+        let any = |local: SocketAddr| match local {
+            SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        };
+        self.local = self
+            .local
+            .map(|local| SocketAddr::new(any(local), local.port()));
+        self.route = None;
     }
 
     /// Queues an event of the ID with this number.

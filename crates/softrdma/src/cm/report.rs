@@ -58,6 +58,7 @@ fn object(number: u64, record: &Record) -> Option<Object> {
 fn kernel_state(state: State) -> u8 {
     match state {
         State::Idle => 0,
+        State::Resolving => 1,
         State::AddressResolved => 2,
         State::RouteResolved => 4,
         State::Connecting
