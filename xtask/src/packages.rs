@@ -26,13 +26,15 @@ pub enum Purpose {
     Demo,
     /// `programs`, `abi`: programs and headers to be compatible with.
     Programs,
+    /// `programs`: what the tutorial captures with, and nothing else does.
+    Tutorial,
     /// `conformance`: what runs rdma-core's tests; the tests themselves are not installed.
     Conformance,
     /// `interop`: the guest.
     Guest,
 }
 
-const PACKAGES: [(&str, Purpose); 18] = [
+const PACKAGES: [(&str, Purpose); 19] = [
     ("gcc", Purpose::Build),
     ("libc6-dev", Purpose::Build),
     ("ibverbs-utils", Purpose::Demo),
@@ -43,6 +45,7 @@ const PACKAGES: [(&str, Purpose); 18] = [
     ("rdmacm-utils", Purpose::Demo),
     ("perftest", Purpose::Programs),
     ("binutils", Purpose::Programs),
+    ("tshark", Purpose::Tutorial),
     ("python3", Purpose::Conformance),
     ("libpython3.11", Purpose::Conformance),
     ("qemu-system-x86", Purpose::Guest),
@@ -59,6 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Purpose::Build,
         Purpose::Demo,
         Purpose::Programs,
+        Purpose::Tutorial,
         Purpose::Conformance,
         Purpose::Guest,
     ];

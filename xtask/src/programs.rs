@@ -155,7 +155,7 @@ impl Outcome {
 /// Runs one case in a sandbox and prints how it went: in one piece, because others run beside it.
 fn run_case(sandbox: &Sandbox, case: &Case, verbose: bool) -> Outcome {
     let name = &case.name;
-    if let Some(missing) = case.who.missing() {
+    if let Some(missing) = case.missing() {
         println!("SKIP {name}: {missing}");
         return Outcome::Skipped;
     }

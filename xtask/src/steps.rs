@@ -68,6 +68,7 @@ pub fn test(arguments: &Arguments) -> Result<()> {
         Purpose::Build,
         Purpose::Demo,
         Purpose::Programs,
+        Purpose::Tutorial,
         Purpose::Conformance,
         Purpose::Guest,
     ];

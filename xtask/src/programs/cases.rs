@@ -19,6 +19,7 @@ use super::scenes;
 use super::sudden_ends;
 use super::tutorial;
 use super::world::{Links, Net, World};
+use crate::packages;
 use crate::process::GUARD;
 use crate::sandbox::Who;
 
@@ -35,6 +36,8 @@ pub struct Case {
     pub net: Net,
     /// Of which protocol.
     pub links: Links,
+    /// A program that it needs and the others do not.
+    pub needs: Option<&'static str>,
     /// When it counts as hung.
     pub guard: Duration,
     /// What happens; runs inside of the sandbox.
@@ -48,6 +51,13 @@ impl Case {
             Net::Lo => self.who,
             Net::Veth(_) => Who::Root,
         }
+    }
+
+    /// Why it cannot be had here, or nothing.
+    pub fn missing(&self) -> Option<String> {
+        let program = self.needs.filter(|program| !packages::on_path(program));
+        let program = program.map(|program| format!("needs {program}"));
+        self.who.missing().map(str::to_owned).or(program)
     }
 }
 
@@ -72,10 +82,14 @@ pub fn all(full: bool) -> Vec<Case> {
     let scenes = scenes.chain(crowd::SCENES).chain(capi::SCENES);
     let scenes = scenes.chain(connections::SCENES).chain(rsockets::SCENES);
     let scenes = scenes.chain(ping::SCENES);
-    let scenes = scenes.chain(multicast::SCENES).chain(tutorial::SCENES);
+    let scenes = scenes.chain(multicast::SCENES);
     for (what, run) in scenes.chain(resource::SCENES) {
         cases.push(case(Net::Lo, Who::Root, what, run));
     }
+    cases.push(Case {
+        needs: Some("tshark"),
+        ..case(Net::Lo, Who::Root, "tutorial", tutorial::run)
+    });
     cases
 }
 
@@ -437,6 +451,7 @@ fn case(
         who,
         net,
         links: Links::Roce,
+        needs: None,
         guard,
         run: Box::new(run),
     }
