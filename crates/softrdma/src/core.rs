@@ -33,6 +33,9 @@ const FAREWELLS: usize = 2;
 /// are who it waits for.
 const POLITE_AFTER_NS: u64 = 50_000;
 
+/// A program whose polls found nothing for so long waits for what they bring, in nanoseconds.
+const WAIT_NS: u64 = 3_000;
+
 /// Where the time comes from.
 #[derive(Clone, Debug)]
 pub enum Clock {
@@ -321,7 +324,7 @@ impl<N: Network> Core<N> {
     /// served next, if that is known.
     pub fn kick(&self, front: &Front) -> Option<Instant> {
         self.shard.announce(front);
-        let since_poll = || self.now().since(self.shard.last_poll()).as_nanos() as u64;
+        let since_poll = || self.shard.silence_ns(self.now());
         if self.shard.hold.may_wait(since_poll) {
             return None;
         }
@@ -329,7 +332,7 @@ impl<N: Network> Core<N> {
         let is_polling = self.is_polling(now);
         let deadline = self.shard.transmit_pending(now, &self.memory);
         if is_polling {
-            self.shard.stamp_poll(self.now());
+            self.shard.note_poll(self.now());
         }
         deadline
     }
@@ -338,8 +341,7 @@ impl<N: Network> Core<N> {
     /// here does not count, or the thread would take the work from a program that is at it: where
     /// copies are slow, sending one burst may take longer than such a moment.
     fn is_polling(&self, now: Instant) -> bool {
-        let silence = now.since(self.shard.last_poll()).as_nanos() as u64;
-        silence < self.pace().stretch(SERVICE_BOUND_NS)
+        self.shard.silence_ns(now) < self.pace().stretch(SERVICE_BOUND_NS)
     }
 
     /// Transmits what waits for company: the program is about to do something else.
@@ -377,15 +379,15 @@ impl<N: Network> Core<N> {
     ) -> usize {
         let count = queue.poll(into);
         let now = self.now();
-        let since_poll = self.shard.stamp_poll(now);
-        if self.shard.hold.recalls_thread(since_poll) {
+        if self.shard.hold.recalls_thread(self.shard.silence_ns(now)) {
             wake();
         }
+        self.shard.note_poll(now);
         if count > 0 || into.is_empty() {
             // acknowledgements that wait go with the answer, or with the poll that finds nothing
             if self.shard.has_posts() {
                 self.shard.transmit_pending(now, &self.memory);
-                self.shard.stamp_poll(self.now());
+                self.shard.note_poll(self.now());
             }
             self.shard.idle_for(now, false);
             return count;
@@ -394,9 +396,13 @@ impl<N: Network> Core<N> {
         let count = queue.poll(into);
         let is_idle = count == 0 && served.is_none_or(|served| served.packets == 0);
         if !is_idle {
-            self.shard.stamp_poll(self.now());
+            self.shard.note_poll(self.now());
         }
-        if self.shard.idle_for(now, is_idle) > self.pace().stretch(POLITE_AFTER_NS) {
+        let idle = self.shard.idle_for(now, is_idle);
+        if idle > self.pace().stretch(WAIT_NS) {
+            self.shard.stamp_poll(now);
+        }
+        if idle > self.pace().stretch(POLITE_AFTER_NS) {
             step_aside();
         }
         count

@@ -38,6 +38,8 @@ const SPIN_NS: u64 = 60_000;
 const CROWDED_GAP_NS: u64 = 30_000;
 /// It does not spin for this long then.
 const CROWDED_NS: u64 = 2_000_000;
+/// After so many spins in vain in a row, two to this power of sleeps lie between two of them.
+const VAIN_MAX: u32 = 6;
 /// Somebody else had the lock: look again after this.
 const CONTENDED_NS: u64 = SERVICE_BOUND_NS;
 /// While packets keep coming, the thread looks this often whether the broker has news.
@@ -79,6 +81,7 @@ pub fn start(
             publish_at: Instant::from_nanos(0),
             took_over: Instant::from_nanos(0),
             crowded_until: Instant::from_nanos(0),
+            spins: Spins::default(),
             has_calls: false,
             has_cores: io::thread::cores() > 1,
         }
@@ -101,6 +104,7 @@ struct Thread {
     took_over: Instant,
     /// Somebody else needs the core until then.
     crowded_until: Instant,
+    spins: Spins,
     /// Somebody asks for a connection of iWARP.
     has_calls: bool,
     has_cores: bool,
@@ -180,12 +184,13 @@ impl Thread {
         let is_watched = self.attendant.watched.load(Ordering::SeqCst) > 0;
         let pace = core.pace();
         let mut last_packet = None;
+        let mut has_spun = false;
         let mut last_look = core.now();
         let news_at = last_look.as_nanos() + NEWS_NS;
         loop {
             self.serve_connections(process);
             let now = core.now();
-            let silence = nanoseconds(now.since(core.shard.last_poll()));
+            let silence = core.shard.silence_ns(now);
             if silence < pace.stretch(SERVICE_BOUND_NS) && !is_watched {
                 return Sleep::Glance(self.next_glance(now, pace));
             }
@@ -202,6 +207,9 @@ impl Thread {
                 // the section itself may have been long
                 last_look = core.now();
                 last_packet = Some(last_look);
+                if std::mem::take(&mut has_spun) {
+                    self.spins.succeed();
+                }
                 (self.took_over, self.glance_ns) = (last_look, GLANCE_MIN_NS);
                 if core.shard.hold.owes() {
                     return Sleep::Briefly(pace.stretch(COMPANY_NS));
@@ -213,8 +221,14 @@ impl Thread {
             }
             if self.may_spin(now, last_look, last_packet, pace) {
                 last_look = now;
+                has_spun = true;
                 std::hint::spin_loop();
                 continue;
+            }
+            if has_spun {
+                self.spins.fail();
+            } else if last_packet.is_some() {
+                self.spins.sleep();
             }
             return self.idle_sleep(process, served.deadline, core.now());
         }
@@ -306,7 +320,7 @@ impl Thread {
         let is_recent = |packet: Instant| {
             nanoseconds(now.since(packet)) < pace.stretch(SPIN_NS) && self.has_cores
         };
-        now >= self.crowded_until && last_packet.is_some_and(is_recent)
+        now >= self.crowded_until && self.spins.may_spin() && last_packet.is_some_and(is_recent)
     }
 
     /// Arms what the coming sleep listens to: the sockets only when it is our turn to serve.
@@ -413,6 +427,38 @@ impl Sleep {
     }
 }
 
+/// Whether it was worth it to stay awake after a packet. It is not where the program that answers
+/// shares the core: it cannot run meanwhile.
+#[derive(Debug, Default)]
+struct Spins {
+    /// So many were in vain since the last that was not.
+    vain: u32,
+    /// So many sleeps until the next may be tried.
+    sleeps_left: u32,
+}
+
+impl Spins {
+    fn may_spin(&self) -> bool {
+        self.sleeps_left == 0
+    }
+
+    /// Another packet came.
+    fn succeed(&mut self) {
+        *self = Self::default();
+    }
+
+    /// No other packet came.
+    fn fail(&mut self) {
+        self.vain = (self.vain + 1).min(VAIN_MAX);
+        self.sleeps_left = (1 << self.vain) - 1;
+    }
+
+    /// The thread sleeps after a packet without having tried.
+    fn sleep(&mut self) {
+        self.sleeps_left = self.sleeps_left.saturating_sub(1);
+    }
+}
+
 /// The descriptors of the thread, and which of them are armed: arming is a system call.
 struct Armed {
     poller: Poller,
@@ -462,5 +508,35 @@ impl Armed {
             self.is_armed[ready.token as usize] = false;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many sleeps pass until the thread spins again.
+    fn pause(spins: &mut Spins) -> u32 {
+        let mut sleeps = 0;
+        while !spins.may_spin() {
+            spins.sleep();
+            sleeps += 1;
+        }
+        sleeps
+    }
+
+    #[test]
+    fn spins_in_vain_become_rare_and_one_that_is_not_restores_them() {
+        let mut spins = Spins::default();
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            spins.fail();
+            pauses.push(pause(&mut spins));
+        }
+        assert_eq!(pauses, [1, 3, 7, 15, 31, 63, 63, 63]);
+        spins.succeed();
+        assert!(spins.may_spin());
+        spins.fail();
+        assert_eq!(pause(&mut spins), 1);
     }
 }

@@ -77,6 +77,8 @@ pub struct Shard<N> {
     counted_mark: AtomicU64,
     /// When somebody was last inside a poll, in nanoseconds of the clock.
     last_poll_ns: AtomicU64,
+    /// Whether the last to find packets was not a poll.
+    is_neglected: AtomicBool,
     /// Since when polls find nothing; 0 while they do.
     idle_since_ns: AtomicU64,
 }
@@ -158,6 +160,7 @@ impl<N: Network> Shard<N> {
             hold: Hold::new(pace),
             counted_mark: AtomicU64::new(0),
             last_poll_ns: AtomicU64::new(0),
+            is_neglected: AtomicBool::new(false),
             idle_since_ns: AtomicU64::new(0),
         }
     }
@@ -286,6 +289,9 @@ impl<N: Network> Shard<N> {
             inner.transmit(now, memory);
         }
         self.leave(inner);
+        if reads + packets > 0 {
+            self.set_neglected(!matches!(server, Server::Poller(_)));
+        }
         reads + packets
     }
 
@@ -313,12 +319,33 @@ impl<N: Network> Shard<N> {
         self.counted_mark.load(Ordering::Relaxed)
     }
 
-    /// Leaves a stamp: somebody polls, the background thread may sleep. Returns for how many
-    /// nanoseconds nobody did.
-    pub fn stamp_poll(&self, now: Instant) -> u64 {
-        let before = self.last_poll_ns.load(Ordering::Relaxed);
+    /// Leaves a stamp: somebody polls and brings what comes, the background thread may sleep.
+    pub fn stamp_poll(&self, now: Instant) {
+        self.set_neglected(false);
         self.last_poll_ns.store(now.as_nanos(), Ordering::Relaxed);
-        now.as_nanos().saturating_sub(before)
+    }
+
+    /// Leaves a stamp, unless packets had to be brought by somebody else. A program that takes what
+    /// is there at once, as sends on a stream are complete when they leave, may wait for the
+    /// peer's bytes in memory then.
+    pub fn note_poll(&self, now: Instant) {
+        if !self.is_neglected.load(Ordering::Relaxed) {
+            self.last_poll_ns.store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// Says whether the last to find packets was a poll.
+    fn set_neglected(&self, is_neglected: bool) {
+        // the line stays shared while nothing changes
+        if self.is_neglected.load(Ordering::Relaxed) != is_neglected {
+            self.is_neglected.store(is_neglected, Ordering::Relaxed);
+        }
+    }
+
+    /// For how many nanoseconds nobody polled.
+    pub fn silence_ns(&self, now: Instant) -> u64 {
+        now.as_nanos()
+            .saturating_sub(self.last_poll_ns.load(Ordering::Relaxed))
     }
 
     /// Takes note of a poll that found something or nothing, and says for how many nanoseconds
@@ -335,11 +362,6 @@ impl<N: Network> Shard<N> {
             }
             since => now.as_nanos().saturating_sub(since),
         }
-    }
-
-    /// When somebody last polled.
-    pub fn last_poll(&self) -> Instant {
-        Instant::from_nanos(self.last_poll_ns.load(Ordering::Relaxed))
     }
 
     /// Hands what was posted to the engine; whether there was anything, or something is owed.

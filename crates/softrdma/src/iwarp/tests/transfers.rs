@@ -167,6 +167,45 @@ fn only_what_asks_for_one_has_a_completion() {
 }
 
 #[test]
+fn who_takes_what_left_at_once_does_not_relieve_the_thread_that_brings_the_answers() {
+    let pair = Pair::new("127.0.0.1", Settings::default());
+    let (core, cq) = (&pair.a.core, &pair.a.cq);
+    let last_poll = || {
+        let now = core.now();
+        now.as_nanos() - core.shard.silence_ns(now)
+    };
+    let poll = || {
+        let mut one = [WorkCompletion::success(
+            0,
+            CompletionOpcode::Send,
+            0,
+            Qpn::default(),
+        )];
+        core.poll(cq, &mut one, || (), || ())
+    };
+    let write = |to: &Side, from: &Side, qp| {
+        from.post(qp, 1, Operation::Write(to.remote(0)), &[from.sge(0, 2)]);
+    };
+    write(&pair.b, &pair.a, &pair.a_qp);
+    assert_eq!(poll(), 1, "it is complete as it has left");
+    let first = last_poll();
+    assert_eq!(first, 0, "the connection was set up without a poll");
+    core.shard.stamp_poll(core.now());
+    write(&pair.b, &pair.a, &pair.a_qp);
+    let before = last_poll();
+    assert_eq!(poll(), 1);
+    let stamped = last_poll();
+    assert!(stamped > before, "nobody else has brought anything since");
+    write(&pair.a, &pair.b, &pair.b_qp);
+    until(&[&pair.b, &pair.a], || {
+        (pair.a.region.read(0, 2) == pair.b.region.read(0, 2)).then_some(())
+    });
+    write(&pair.b, &pair.a, &pair.a_qp);
+    assert_eq!(poll(), 1);
+    assert_eq!(last_poll(), stamped, "the answer came without a poll");
+}
+
+#[test]
 fn a_peer_that_does_not_read_stops_the_sender_and_nothing_is_lost() {
     for crc in [CrcPolicy::Off, CrcPolicy::On] {
         let options = LinkOptions {
