@@ -2,23 +2,13 @@
  * something wrong. Both ends check what they are told: completions and the end of the connection;
  * and that no byte came to where it must not. Asynchronous events are not waited for: the kernel's
  * device has them in some cases only.
- *
- *   cm_errors server ADDRESS [PORT]
- *   cm_errors client ADDRESS [PORT]
+ * Arguments: `cm_ends.h`.
  *
  * Prints a line for each connection, and ends with 0 if all was as it should be. */
 
-#include <errno.h>
-#include <netdb.h>
-#include <poll.h>
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include <rdma/rdma_cma.h>
+#include "cm_ends.h"
 
 enum {
 	SIZE = 4096,
@@ -28,7 +18,6 @@ enum {
 	LENGTH = 100,
 	RECEIVE_SIZE = 64,
 	BLANK = 0xee,
-	PATIENCE_MS = 30000,
 };
 
 /* What goes wrong. */
@@ -61,51 +50,12 @@ struct offer {
 	uint32_t read_only_rkey;
 };
 
-static struct rdma_event_channel *channel;
 static const struct scene *scene;
 
-static void fail(const char *format, ...)
+static void begin(int number)
 {
-	va_list arguments;
-
-	va_start(arguments, format);
-	fprintf(stderr, "%s: ", scene ? scene->name : "cm_errors");
-	vfprintf(stderr, format, arguments);
-	va_end(arguments);
-	fputc('\n', stderr);
-	exit(1);
-}
-
-static void check(int result, const char *what)
-{
-	if (result)
-		fail("%s: %s", what, strerror(result > 0 ? result : errno));
-}
-
-static void wait_for(int fd, const char *what)
-{
-	struct pollfd wanted = { .fd = fd, .events = POLLIN };
-
-	if (poll(&wanted, 1, PATIENCE_MS) != 1)
-		fail("no %s", what);
-}
-
-/* The next event, which has to be this one. */
-static struct rdma_cm_event *expect(enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *event;
-
-	wait_for(channel->fd, rdma_event_str(type));
-	check(rdma_get_cm_event(channel, &event), "rdma_get_cm_event");
-	if (event->event != type)
-		fail("%s, status %d, instead of %s", rdma_event_str(event->event), event->status,
-		     rdma_event_str(type));
-	return event;
-}
-
-static void expect_only(enum rdma_cm_event_type type)
-{
-	check(rdma_ack_cm_event(expect(type)), "rdma_ack_cm_event");
+	scene = &scenes[number];
+	doing = scene->name;
 }
 
 /* An end of a connection. */
@@ -225,13 +175,10 @@ static void serve_one(struct end *end)
 	expect_bytes(end, receives ? 0 : MIDDLE, written, 'c');
 }
 
-static void serve(const struct sockaddr *address)
+static void serve(struct sockaddr *address)
 {
-	struct rdma_cm_id *listener;
+	struct rdma_cm_id *listener = listen_at(address);
 
-	check(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP), "rdma_create_id");
-	check(rdma_bind_addr(listener, (struct sockaddr *)address), "rdma_bind_addr");
-	check(rdma_listen(listener, 4), "rdma_listen");
 	for (int number = 0; number < SCENES; number++) {
 		struct rdma_cm_event *event = expect(RDMA_CM_EVENT_CONNECT_REQUEST);
 		struct end end = make(event->id);
@@ -247,7 +194,7 @@ static void serve(const struct sockaddr *address)
 			.initiator_depth = 1,
 		};
 
-		scene = &scenes[number];
+		begin(number);
 		check(rdma_ack_cm_event(event), "rdma_ack_cm_event");
 		if (scene->fault != NO_RECEIVE) {
 			struct ibv_sge sge = { (uintptr_t)end.buffer, RECEIVE_SIZE, end.mr->lkey };
@@ -276,22 +223,15 @@ static void serve(const struct sockaddr *address)
 }
 
 /* Connects; again, while nobody listens. */
-static struct end connect_to(const struct sockaddr *address, struct offer *offer)
+static struct end connect_to(struct sockaddr *address, struct offer *offer)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 
 	for (;;) {
+		struct rdma_cm_id *id = way_to(address);
+		struct end end = make(id);
 		struct rdma_cm_event *event;
-		struct rdma_cm_id *id;
-		struct end end;
 
-		check(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), "rdma_create_id");
-		check(rdma_resolve_addr(id, NULL, (struct sockaddr *)address, PATIENCE_MS),
-		      "rdma_resolve_addr");
-		expect_only(RDMA_CM_EVENT_ADDR_RESOLVED);
-		check(rdma_resolve_route(id, PATIENCE_MS), "rdma_resolve_route");
-		expect_only(RDMA_CM_EVENT_ROUTE_RESOLVED);
-		end = make(id);
 		if (!rdma_connect(id, &param)) {
 			event = expect(RDMA_CM_EVENT_ESTABLISHED);
 			if (event->param.conn.private_data_len < sizeof(*offer))
@@ -303,7 +243,7 @@ static struct end connect_to(const struct sockaddr *address, struct offer *offer
 		if (errno != ECONNREFUSED)
 			check(-1, "rdma_connect");
 		destroy(&end);
-		usleep(200000);
+		usleep(PAUSE_US);
 	}
 }
 
@@ -353,34 +293,20 @@ static void ask(struct end *end, const struct offer *offer)
 		expect_bytes(end, 0, scene->fault == NOTHING ? LENGTH : 0, 's');
 }
 
+static void visit(struct sockaddr *address)
+{
+	for (int number = 0; number < SCENES; number++) {
+		struct offer offer;
+		struct end end = connect_to(address, &offer);
+
+		begin(number);
+		ask(&end, &offer);
+		destroy(&end);
+		printf("%s: ok\n", scene->name);
+	}
+}
+
 int main(int argc, char **argv)
 {
-	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *address;
-	int is_server = argc > 1 && !strcmp(argv[1], "server");
-
-	if (argc < 3 || argc > 4 || (!is_server && strcmp(argv[1], "client"))) {
-		fprintf(stderr, "usage: %s server|client ADDRESS [PORT]\n", argv[0]);
-		return 2;
-	}
-	if (getaddrinfo(argv[2], argc > 3 ? argv[3] : "7176", &hints, &address))
-		fail("%s is no address", argv[2]);
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	channel = rdma_create_event_channel();
-	if (!channel)
-		fail("no event channel");
-	if (is_server)
-		serve(address->ai_addr);
-	else
-		for (int number = 0; number < SCENES; number++) {
-			struct offer offer;
-			struct end end = connect_to(address->ai_addr, &offer);
-
-			scene = &scenes[number];
-			ask(&end, &offer);
-			destroy(&end);
-			printf("%s: ok\n", scene->name);
-		}
-	rdma_destroy_event_channel(channel);
-	freeaddrinfo(address);
-	return 0;
+	return be_an_end(argc, argv, "7176", serve, visit);
 }

@@ -1,23 +1,14 @@
 /* Two ends that make connections by rdma_cm and end them in every way, and check at both what they
  * are told: which events come and in which order, private data and its room, resources. Over RoCE
  * and over iWARP, whose events differ.
- *
- *   cm_twin server ADDRESS [PORT]
- *   cm_twin client ADDRESS [PORT]
+ * Arguments: `cm_ends.h`.
  *
  * The client says in the private data of each request what is to become of it. Prints a line for
  * each connection, and ends with 0 if all was as it should be. */
 
-#include <errno.h>
-#include <netdb.h>
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include <rdma/rdma_cma.h>
+#include "cm_ends.h"
 
 enum {
 	/* Room for private data that a program sees, where it is not as long as it was given. */
@@ -30,7 +21,6 @@ enum {
 	NO_REASON = -ECONNRESET,
 	RESOURCES = 3,
 	DEPTH = 2,
-	PATIENCE_MS = 3000,
 };
 
 /* What the client asks for, and what the server's private data then says. */
@@ -46,47 +36,9 @@ static const struct {
 
 enum { REFUSED, SERVER_CLOSES, CLIENT_CLOSES, BOTH_CLOSE, SCENES };
 
-static struct rdma_event_channel *channel;
-
 static int is_iwarp(const struct rdma_cm_id *id)
 {
 	return id->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
-}
-
-static void fail(const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
-	va_end(arguments);
-	fputc('\n', stderr);
-	exit(1);
-}
-
-static void check(int result, const char *what)
-{
-	if (result) {
-		perror(what);
-		exit(1);
-	}
-}
-
-/* The next event, which has to be this one. */
-static struct rdma_cm_event *expect(enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *event;
-
-	check(rdma_get_cm_event(channel, &event), "rdma_get_cm_event");
-	if (event->event != type)
-		fail("%s, status %d, instead of %s", rdma_event_str(event->event), event->status,
-		     rdma_event_str(type));
-	return event;
-}
-
-static void expect_only(enum rdma_cm_event_type type)
-{
-	check(rdma_ack_cm_event(expect(type)), "rdma_ack_cm_event");
 }
 
 /* Private data comes with all the room it could have, filled up with zeros; over iWARP as it is. */
@@ -184,18 +136,16 @@ static void part(struct rdma_cm_id *id, int scene, int is_server)
 	end(id);
 }
 
-static void serve(const struct sockaddr *address)
+static void serve(struct sockaddr *address)
 {
-	struct rdma_cm_id *listener;
+	struct rdma_cm_id *listener = listen_at(address);
 
-	check(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP), "rdma_create_id");
-	check(rdma_bind_addr(listener, (struct sockaddr *)address), "rdma_bind_addr");
-	check(rdma_listen(listener, 4), "rdma_listen");
 	for (int scene = 0; scene < SCENES; scene++) {
 		struct rdma_cm_event *event = expect(RDMA_CM_EVENT_CONNECT_REQUEST);
 		struct rdma_conn_param param = parameters(scenes[scene].answer);
 		struct rdma_cm_id *id = event->id;
 
+		doing = scenes[scene].wish;
 		check_data(event, scenes[scene].wish, REQUEST_ROOM);
 		/* the other's depth is what we have to answer, its resources are what we may ask */
 		if (event->param.conn.responder_resources != DEPTH ||
@@ -223,32 +173,27 @@ static void serve(const struct sockaddr *address)
 }
 
 /* Asks for a connection; again, while nobody listens. */
-static struct rdma_cm_id *ask(const struct sockaddr *address, int scene)
+static struct rdma_cm_id *ask(struct sockaddr *address, int scene)
 {
 	struct rdma_conn_param param = parameters(scenes[scene].wish);
 	int wanted = scene == REFUSED ? RDMA_CM_EVENT_REJECTED : RDMA_CM_EVENT_ESTABLISHED;
 
+	doing = scenes[scene].wish;
 	for (;;) {
+		struct rdma_cm_id *id = way_to(address);
 		struct rdma_cm_event *event;
-		struct rdma_cm_id *id;
 		int is_early;
 
-		check(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), "rdma_create_id");
-		check(rdma_resolve_addr(id, NULL, (struct sockaddr *)address, PATIENCE_MS),
-		      "rdma_resolve_addr");
-		expect_only(RDMA_CM_EVENT_ADDR_RESOLVED);
-		check(rdma_resolve_route(id, PATIENCE_MS), "rdma_resolve_route");
-		expect_only(RDMA_CM_EVENT_ROUTE_RESOLVED);
 		make_queue_pair(id);
 		if (rdma_connect(id, &param)) {
 			/* TCP says at once that nobody listens */
 			if (!is_iwarp(id) || errno != ECONNREFUSED)
 				check(-1, "rdma_connect");
 			end(id);
-			usleep(200000);
+			usleep(PAUSE_US);
 			continue;
 		}
-		check(rdma_get_cm_event(channel, &event), "rdma_get_cm_event");
+		event = next_event("answer");
 		is_early = event->event == RDMA_CM_EVENT_REJECTED && event->status == NOBODY_LISTENS;
 		if (!is_early) {
 			if ((int)event->event != wanted)
@@ -268,11 +213,11 @@ static struct rdma_cm_id *ask(const struct sockaddr *address, int scene)
 		if (!is_early)
 			return id;
 		end(id);
-		usleep(200000);
+		usleep(PAUSE_US);
 	}
 }
 
-static void visit(const struct sockaddr *address)
+static void visit(struct sockaddr *address)
 {
 	for (int scene = 0; scene < SCENES; scene++) {
 		struct rdma_cm_id *id = ask(address, scene);
@@ -290,23 +235,5 @@ static void visit(const struct sockaddr *address)
 
 int main(int argc, char **argv)
 {
-	struct addrinfo hints = { .ai_flags = AI_NUMERICHOST }, *address;
-	int is_server = argc > 1 && !strcmp(argv[1], "server");
-
-	if (argc < 3 || argc > 4 || (!is_server && strcmp(argv[1], "client"))) {
-		fprintf(stderr, "usage: %s server|client ADDRESS [PORT]\n", argv[0]);
-		return 2;
-	}
-	if (getaddrinfo(argv[2], argc > 3 ? argv[3] : "7175", &hints, &address))
-		fail("%s is no address", argv[2]);
-	channel = rdma_create_event_channel();
-	if (!channel)
-		fail("no event channel");
-	if (is_server)
-		serve(address->ai_addr);
-	else
-		visit(address->ai_addr);
-	rdma_destroy_event_channel(channel);
-	freeaddrinfo(address);
-	return 0;
+	return be_an_end(argc, argv, "7175", serve, visit);
 }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | request and reply, who asks and who accepts | `start.rs`, `options.rs` |
 //! | verbs, phases of a connection, its end | `queue_pair.rs`, `event.rs` |
-//! | what leaves next | `stream_out.rs`, `burst.rs` |
+//! | what leaves next | `stream_out.rs`, `burst.rs`, `reminder.rs` |
 //! | work requests of ours | `requester.rs` |
 //! | what arrives | `stream_in.rs` |
 //! | requests of the peer, READs under way | `responder.rs`, `answers.rs` |
@@ -42,6 +42,7 @@ mod burst;
 mod event;
 mod options;
 mod queue_pair;
+mod reminder;
 mod requester;
 mod responder;
 mod start;

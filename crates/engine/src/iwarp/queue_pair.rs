@@ -7,6 +7,7 @@ use wire::iwarp::{Deframer, Terminate, TerminateCode};
 use super::burst::Source;
 use super::event::{Ending, Event};
 use super::options::{Agreement, CLOSE_TIMEOUT, REPLY_TIMEOUT, Role, Rtr};
+use super::reminder::Reminder;
 use super::requester::Requester;
 use super::responder::Responder;
 use super::terminate::{self, Refusal, Told};
@@ -74,6 +75,7 @@ pub(super) enum Phase {
 pub(super) struct Stream {
     pub deframer: Deframer,
     pub opening: Opening,
+    pub reminder: Reminder,
     pub closing: Option<Closing>,
     /// The last bytes were the beginning of an FPDU.
     pub is_amid_fpdu: bool,
@@ -93,6 +95,18 @@ pub(super) enum Opening {
     },
     /// We may.
     Open,
+}
+
+impl Opening {
+    /// An FPDU of the peer is here: from the first one on we may send, be it only to say what is
+    /// wrong with it. Whether it is the one that was awaited. spec: RFC 5044 7.1
+    pub fn hear(&mut self) -> bool {
+        let Self::Hears { deadline, .. } = *self else {
+            return false;
+        };
+        *self = Self::Open;
+        deadline.is_some()
+    }
 }
 
 /// The program has closed the connection: what was posted before goes out, and what is owed.
@@ -235,6 +249,7 @@ impl<H: Host> QueuePair<H> {
         self.phase = Phase::Streaming(Stream {
             deframer: Deframer::new(agreement.has_crc, agreement.receives_markers),
             opening,
+            reminder: Reminder::Silence,
             closing: None,
             is_amid_fpdu: false,
         });
@@ -314,7 +329,8 @@ impl<H: Host> QueuePair<H> {
                     Opening::Hears { deadline, patience } => deadline.or(patience),
                     _ => None,
                 };
-                closing.into_iter().chain(hearing).min()
+                let reminding = stream.reminder.deadline();
+                closing.into_iter().chain(hearing).chain(reminding).min()
             }
             Phase::Lingering { deadline, .. } => Some(*deadline),
             Phase::Idle | Phase::Terminating(_) | Phase::Over => None,
@@ -323,11 +339,14 @@ impl<H: Host> QueuePair<H> {
 
     /// Gives up what is late.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if let Phase::Streaming(stream) = &mut self.phase
-            && let Opening::Hears { patience, .. } = stream.opening
-            && patience.is_some_and(|until| until <= now)
-        {
-            stream.opening = Opening::Open;
+        if let Phase::Streaming(stream) = &mut self.phase {
+            if let Opening::Hears { patience, .. } = stream.opening
+                && patience.is_some_and(|until| until <= now)
+            {
+                stream.opening = Opening::Open;
+            }
+            let sent = self.common.counters.sent_packets;
+            stream.reminder.look(now, sent);
         }
         if self.next_deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -422,15 +441,10 @@ impl<H: Host> QueuePair<H> {
         self.events.push_back(event);
     }
 
-    /// The peer's first FPDU is here and in order.
-    pub(super) fn heard(&mut self) {
-        if let Phase::Streaming(stream) = &mut self.phase
-            && let Opening::Hears { deadline, .. } = stream.opening
-        {
-            stream.opening = Opening::Open;
-            if deadline.is_some() {
-                self.events.push_back(Event::Established);
-            }
+    /// The peer's first FPDU was the RTR message, or one that stands for it.
+    pub(super) fn established(&mut self) {
+        if matches!(self.phase, Phase::Streaming(_)) {
+            self.events.push_back(Event::Established);
         }
     }
 
@@ -501,7 +515,7 @@ impl<H: Host> QueuePair<H> {
     /// Ends the connection with an error of either end. A Terminate is sent if we may still send.
     fn end(&mut self, cause: Cause, terminate: Option<Terminate>, ending: Ending) {
         let may_send = match &self.phase {
-            Phase::Streaming(stream) => stream.opening == Opening::Open,
+            Phase::Streaming(stream) => !matches!(stream.opening, Opening::Hears { .. }),
             Phase::Idle => false,
             Phase::Lingering { stream, .. } => {
                 if stream.is_none() {

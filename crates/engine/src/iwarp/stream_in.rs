@@ -46,6 +46,8 @@ impl<H: Host> QueuePair<H> {
             };
             taken += fpdu.length;
             self.common.counters.received_packets += 1;
+            let is_awaited = stream.opening.hear();
+            stream.reminder.heard();
             let mut halves = Halves {
                 common: &mut self.common,
                 requester: &mut self.requester,
@@ -54,7 +56,8 @@ impl<H: Host> QueuePair<H> {
                 memory,
             };
             match halves.take(fpdu.ulpdu) {
-                Ok(Taken::Done) => self.heard(),
+                Ok(Taken::Done) if is_awaited => self.established(),
+                Ok(Taken::Done) => {}
                 Ok(Taken::Terminated(code)) => self.terminated(code),
                 Err((refusal, terminate)) => self.refuse(refusal, terminate),
             }

@@ -15,6 +15,7 @@ impl<H: Host> QueuePair<H> {
     /// have left the program's memory: [`Self::burst_left`].
     pub fn poll_transmit(&mut self, now: Instant, memory: &H::Memory, out: &mut StreamBurst) {
         self.send_rtr(out);
+        self.remind(out);
         // a peer that asks without end does not keep our own requests waiting, nor the reverse
         let mut answers_first = true;
         while !out.is_full() && self.may_send() {
@@ -22,6 +23,12 @@ impl<H: Host> QueuePair<H> {
                 Step::Done => answers_first = !answers_first,
                 Step::Idle => break,
             }
+        }
+        if let Phase::Streaming(stream) = &mut self.phase
+            && !out.is_empty()
+        {
+            let sent = self.common.counters.sent_packets;
+            stream.reminder.spoke(now, sent);
         }
         // the last one, also where the bound is reached
         if let Phase::Terminating(terminate) = &self.phase {
@@ -94,11 +101,7 @@ impl<H: Host> QueuePair<H> {
         stream.opening = Opening::Open;
         match rtr {
             Rtr::Read => self.requester.push_rtr_read(out),
-            Rtr::Write => {
-                let offset = TaggedOffset::default();
-                let header = Tagged::new(Opcode::Write, true, RTR_STAG, offset);
-                out.push(Source::Own, &header.to_bytes(), &[], &[]);
-            }
+            Rtr::Write => push_empty_write(out),
             Rtr::Send => {
                 let offset = MessageOffset::default();
                 let header = Untagged::new(Opcode::Send, true, Msn::FIRST, offset);
@@ -107,6 +110,24 @@ impl<H: Host> QueuePair<H> {
         }
         self.common.counters.sent_packets += 1;
     }
+
+    /// A word to a peer that has not spoken, between two messages.
+    fn remind(&mut self, out: &mut StreamBurst) {
+        if let Phase::Streaming(stream) = &mut self.phase
+            && stream.reminder.take()
+            && stream.opening == Opening::Open
+            && !self.requester.is_amid_message()
+        {
+            push_empty_write(out);
+            self.common.counters.sent_packets += 1;
+        }
+    }
+}
+
+/// An RDMA Write of no bytes, which changes nothing anywhere. spec: RFC 5040 5
+fn push_empty_write(out: &mut StreamBurst) {
+    let header = Tagged::new(Opcode::Write, true, RTR_STAG, TaggedOffset::default());
+    out.push(Source::Own, &header.to_bytes(), &[], &[]);
 }
 
 /// Whose segment is next.

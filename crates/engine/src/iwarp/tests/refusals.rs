@@ -446,12 +446,57 @@ fn a_broken_stream_is_told_and_what_follows_is_not_looked_at() {
 }
 
 #[test]
-fn who_has_not_heard_a_good_fpdu_sends_none_not_even_a_terminate() {
+fn the_first_fpdu_may_be_answered_with_a_terminate() {
+    for rtr in [None, Some(Rtr::Write), Some(Rtr::Read)] {
+        let setting = Setting {
+            rtr,
+            ..Setting::default()
+        };
+        let mut pair = Pair::new(setting);
+        pair.forge(&tagged(Opcode::Write, MemoryKey(0x1234), 0, b"never"));
+        let told = pair.passive.told();
+        let ending = Ending::Refused(TerminateCode::TAGGED_INVALID_STAG);
+        assert!(told.contains(&Event::Disconnected(ending)), "{told:?}");
+        assert!(!told.contains(&Event::Established), "{rtr:?}");
+        let mut lines = Vec::new();
+        pair.passive.transmit(&mut lines);
+        assert_eq!(
+            lines,
+            ["TERMINATE msn=1 mo=0 1/1/00 tagged-invalid-stag of WRITE"]
+        );
+        assert_eq!(pair.passive.told(), [Event::Finish]);
+    }
+}
+
+#[test]
+fn who_has_not_heard_a_whole_fpdu_sends_none_not_even_a_terminate() {
     let mut pair = Pair::new(Setting::default());
-    pair.forge(&[0x41]);
+    let send = untagged(Opcode::Send, 1, 0, b"hello");
+    let mut stream = (send.len() as u16).to_be_bytes().to_vec();
+    stream.extend_from_slice(&send);
+    pair.active.framer.seal(&mut stream, 0);
+    stream[20] ^= 1; // which the CRC tells
+    pair.passive.receive(&stream, usize::MAX);
     pair.settle();
     assert!(pair.lines.is_empty());
     assert_eq!(pair.passive.told().last(), Some(&Event::Abort));
+}
+
+#[test]
+fn who_asked_may_end_with_a_terminate_instead_of_its_rtr_message() {
+    let setting = Setting {
+        rtr: Some(Rtr::Write),
+        ..Setting::default()
+    };
+    let mut pair = Pair::new(setting);
+    // of a peer that has not waited for it
+    let mut stream = 5u16.to_be_bytes().to_vec();
+    stream.extend_from_slice(&[0x41; 5]);
+    pair.passive.framer.seal(&mut stream, 0);
+    pair.active.receive(&stream, usize::MAX);
+    let mut lines = Vec::new();
+    pair.active.transmit(&mut lines);
+    assert_eq!(lines, ["TERMINATE msn=1 mo=0 2/0/03 mpa-marker-or-length"]);
 }
 
 #[test]

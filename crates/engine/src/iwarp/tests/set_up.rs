@@ -376,7 +376,53 @@ fn who_accepted_waits_no_longer_than_it_is_told_to() {
     pair.passive.qp.handle_timeout(NOW);
     pair.settle();
     assert_eq!(pair.active.received(), [(1, Status::Success, 8)]);
-    assert_eq!(pair.passive.qp.next_deadline(), None);
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_reminded_three_times() {
+    let mut pair = Pair::open(Setting::default());
+    assert_eq!(pair.passive.qp.next_deadline(), None, "it has heard us");
+    let since = NOW;
+    for after_ms in [10, 100, 1000] {
+        let due = since.plus(Duration::from_millis(after_ms));
+        assert_eq!(pair.active.qp.next_deadline(), Some(due));
+        let early = Instant::from_nanos(due.as_nanos() - 1);
+        pair.active.qp.handle_timeout(early);
+        pair.settle();
+        assert!(pair.lines.is_empty(), "not before it is time");
+        pair.active.qp.handle_timeout(due);
+        pair.settle();
+        assert_eq!(pair.lines, ["> WRITE stag=0x00000001 to=0x0 length=0"]);
+        pair.lines.clear();
+    }
+    assert_eq!(pair.active.qp.next_deadline(), None, "that must do");
+    assert_eq!(pair.passive.told(), []);
+    assert!(pair.active.sent().is_empty() && pair.passive.received().is_empty());
+}
+
+#[test]
+fn nobody_is_reminded_who_has_answered_or_hears_something_new() {
+    let mut pair = Pair::open(Setting::default());
+    let since = NOW;
+    let at = |after_ms| since.plus(Duration::from_millis(after_ms));
+    // what was sent since is a reminder itself; of looks that were missed, the last one counts
+    pair.active
+        .post(1, Operation::Write(RemoteMemory::default()), &[]);
+    pair.settle();
+    pair.lines.clear();
+    pair.active.qp.handle_timeout(at(100));
+    pair.settle();
+    assert!(pair.lines.is_empty());
+    assert_eq!(pair.active.qp.next_deadline(), Some(at(1000)));
+    pair.passive
+        .post(2, Operation::Write(RemoteMemory::default()), &[]);
+    pair.settle();
+    assert_eq!(pair.active.qp.next_deadline(), None);
+    pair.active.qp.handle_timeout(at(1000));
+    pair.lines.clear();
+    pair.settle();
+    assert!(pair.lines.is_empty());
+    assert_eq!(pair.active.told(), []);
 }
 
 #[test]

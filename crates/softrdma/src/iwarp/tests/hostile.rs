@@ -73,13 +73,7 @@ fn garbage_is_an_error_of_its_own_queue_pair_and_told_to_the_peer() {
 #[test]
 fn a_refused_write_is_answered_with_a_terminate() {
     let (b, front, mut raw, _listener) = with_raw_peer(Settings::default());
-    b.post_receive(&front, 2, 0, 10);
     b.post_receive(&front, 3, 0, 10);
-    // who accepted says nothing before a good segment
-    let good = Untagged::new(Opcode::Send, true, Msn::FIRST, Default::default());
-    raw.say(&fpdu(&good.to_bytes(), b"good"));
-    let done = completion(&[&b], &b);
-    assert_eq!((done.id, done.status), (2, Status::Success));
     let foreign = Tagged::new(
         Opcode::Write,
         true,
