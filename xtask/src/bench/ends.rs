@@ -29,6 +29,17 @@ pub struct Ends<'a> {
     /// The client's and the server's.
     processors: Option<[usize; 2]>,
     guard: Duration,
+    /// How it is seen that a server waits.
+    meeting: Meeting,
+}
+
+/// By what programs find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meeting {
+    /// A port of TCP.
+    Tcp,
+    /// One of RDMA, which none of TCP is behind.
+    ConnectionManager,
 }
 
 /// What was seen of an exchange.
@@ -48,6 +59,7 @@ impl<'a> Ends<'a> {
             world,
             processors: two_processors()?,
             guard: HUNG + Duration::from_secs(seconds.into()),
+            meeting: Meeting::Tcp,
         })
     }
 
@@ -55,6 +67,14 @@ impl<'a> Ends<'a> {
     pub fn not_pinned(self) -> Self {
         Self {
             processors: None,
+            ..self
+        }
+    }
+
+    /// The ends meet at an RDMA port of RoCE, at most one server at a time.
+    pub fn without_tcp(self) -> Self {
+        Self {
+            meeting: Meeting::ConnectionManager,
             ..self
         }
     }
@@ -74,10 +94,11 @@ impl<'a> Ends<'a> {
         };
         let dropped_before = self.datagrams_dropped()?;
         let mut server_end = End::start(server, server_on, self.guard, &argv(server, port, None))?;
-        server_end
-            .program
-            .wait_for_listener(port)
-            .context("server")?;
+        match self.meeting {
+            Meeting::Tcp => server_end.program.wait_for_listener(port),
+            Meeting::ConnectionManager => server.wait_for_listener(&mut server_end.program),
+        }
+        .context("server")?;
         let client_argv = argv(client, port, Some(server.address));
         let mut client_ends = Vec::new();
         for _ in 0..clients {

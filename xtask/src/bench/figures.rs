@@ -24,6 +24,8 @@ pub enum Figures {
     /// What one packet or message takes: half a round trip where both ends send, a whole one where
     /// one end waits for an answer.
     Latency { p50_us: f64, p99_us: f64 },
+    /// The same from who does not tell quantiles.
+    Average { us: f64 },
     /// Connections that `librdmacm` makes.
     Connections { connections_per_s: f64 },
 }
@@ -44,6 +46,7 @@ impl Figures {
         match self {
             Self::Packets { gbit_per_s, .. } | Self::Messages { gbit_per_s, .. } => gbit_per_s,
             Self::Latency { p50_us, .. } => p50_us,
+            Self::Average { us } => us,
             Self::Connections { connections_per_s } => connections_per_s,
         }
     }
@@ -67,6 +70,7 @@ impl Figures {
                 By::Rate,
             ) => Some(mega_messages_per_s),
             (Self::Latency { p50_us, .. }, By::Latency) => Some(p50_us),
+            (Self::Average { us }, By::Latency) => Some(us),
             (Self::Connections { connections_per_s }, By::Rate) => Some(connections_per_s),
             _ => None,
         }

@@ -2,10 +2,11 @@
 //!
 //! Without a subcommand everything is measured in one run, in rounds of which each measures every
 //! row once, so that a disturbance hits all of them: the limits of plain sockets ([`raw`],
-//! [`raw_tcp`]), unmodified perftest over our device ([`perftest`]), and loads that perftest does
-//! not have ([`loads`]). A figure is the median of its rounds; the ratios are what to look at, for
-//! they compare figures of one run. With `--guest` both ends run in an emulated machine
-//! ([`guest`]), over our device and over the kernel's in turns.
+//! [`raw_tcp`]), unmodified perftest over our device ([`perftest`]), streams of rsockets beside
+//! those of TCP ([`streams`]), and loads that perftest does not have ([`loads`]). A figure is the
+//! median of its rounds; the ratios are what to look at, for they compare figures of one run. With
+//! `--guest` both ends run in an emulated machine ([`guest`]), over our device and over the
+//! kernel's in turns.
 
 mod ends;
 mod figures;
@@ -21,6 +22,7 @@ mod report;
 mod rounds;
 mod second_process;
 mod set_up;
+mod streams;
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

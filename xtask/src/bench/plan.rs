@@ -7,7 +7,8 @@ use super::guest::Stack;
 use super::loads::Load;
 use super::perftest::{Over, Perftest, Program};
 use super::raw::Limit;
-use super::{iwarp, raw_tcp, set_up};
+use super::streams::Stream;
+use super::{iwarp, raw_tcp, set_up, streams};
 use crate::programs::{Net, matches};
 
 /// How many rows.
@@ -40,6 +41,8 @@ pub enum Work {
     /// perftest over our iWARP device on `lo`.
     Iwarp(Perftest),
     Load(Load),
+    /// `rstream` on `lo`.
+    Stream(Stream),
     /// Connections of `cmtime`.
     SetUp(Net),
     /// Both ends in the guest.
@@ -142,6 +145,7 @@ pub fn rows(extent: Extent) -> Vec<Row> {
         }
     }
     rows.extend(iwarp::rows(extent));
+    rows.extend(streams::rows(extent));
     rows
 }
 

@@ -157,6 +157,7 @@ fn columns(figures: Option<Figures>) -> String {
         Some(Figures::Latency { p50_us, p99_us }) => {
             format!("{:>29}{p50_us:>10.2}{p99_us:>8.1}", "")
         }
+        Some(Figures::Average { us }) => format!("{:>29}{us:>10.2}{:>8}", "", ""),
         Some(Figures::Connections { connections_per_s }) => {
             format!("{:>9}{connections_per_s:>10.0}/s{:>26}", "", "")
         }

@@ -10,6 +10,7 @@ use super::machine::Machine;
 use super::perftest::Over;
 use super::plan::{Row, Work};
 use super::report;
+use super::streams;
 use crate::programs::{Net, World, came_between_listens, ip};
 
 /// What was measured of a row.
@@ -73,6 +74,19 @@ pub fn run(run: Run<'_>) -> Result<()> {
                         outcome => return outcome,
                     }
                 }
+            })
+        }
+        Work::Stream(stream) => {
+            let ends = match stream.over {
+                streams::Over::Tcp => Ends::new(networks.at(Net::Lo)?, seconds)?,
+                streams::Over::Roce => Ends::new(networks.at(Net::Lo)?, seconds)?.without_tcp(),
+                streams::Over::Iwarp => {
+                    let over = Over::Iwarp { has_crc: false };
+                    Ends::new(networks.iwarp(over)?, seconds)?
+                }
+            };
+            stream.measure(seconds, messages, &mut |turns| {
+                ends.exchange(1, |_, port, server| stream.argv(turns, port, server))
             })
         }
         Work::SetUp(net) => Ends::new(networks.at(net)?, seconds)?.set_up(),

@@ -104,6 +104,7 @@ fn print(lines: &[Line<'_>]) {
             Figures::Latency { p50_us, p99_us } => (p50_us, p99_us, 0),
             // plain sockets have none of these
             Figures::Connections { connections_per_s } => (0.0, connections_per_s, 0),
+            Figures::Average { us } => (us, 0.0, 0),
         };
         let note = if lost > 0 {
             format!("  {lost} bytes lost")
