@@ -96,7 +96,7 @@ impl CompletionQueue {
                 // once there are completions the other lanes only transmit
                 let room = if count == 0 { &mut *into } else { &mut [] };
                 let wake = || lane.attendant.wake.wake();
-                let step_aside = rustix::thread::sched_yield;
+                let step_aside = || process.courtesy.step_aside();
                 count += lane.core.poll(&self.queue, room, wake, step_aside);
             }
         }

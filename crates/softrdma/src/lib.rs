@@ -45,6 +45,7 @@ pub mod completion_channel;
 pub mod completion_queue;
 pub mod core;
 mod counting;
+mod courtesy;
 pub mod cq;
 pub mod credit;
 pub mod device;

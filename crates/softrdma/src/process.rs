@@ -15,6 +15,7 @@ use wire::MemoryKey;
 
 use crate::cm::Connections;
 use crate::completion_queue::CompletionQueue;
+use crate::courtesy::Courtesy;
 use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::iwarp::{Reception, Reports};
@@ -49,6 +50,8 @@ pub struct Process {
     pub(crate) registry: Registry,
     /// Of the thread that listens to the broker, and serves the first lane when there is one.
     pub(crate) attendant: Arc<Attendant>,
+    /// Of its pollers.
+    pub(crate) courtesy: Courtesy,
     contexts: Mutex<Vec<Weak<Context>>>,
     is_dead: AtomicBool,
     /// The broker's descriptors must not hold its port in a child that outlives this process.
@@ -83,6 +86,7 @@ impl Process {
             stream_reports: Arc::new(Reports::for_thread(&attendant)),
             registry: Registry::default(),
             attendant: Arc::clone(&attendant),
+            courtesy: Courtesy::default(),
             contexts: Mutex::default(),
             is_dead: AtomicBool::new(false),
         });
