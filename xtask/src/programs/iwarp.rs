@@ -97,26 +97,51 @@ fn devinfo(world: &World) -> Result<()> {
 
 /// What iWARP lacks is refused, and nobody hangs.
 fn lacking(world: &World) -> Result<()> {
-    for (program, told) in [
-        // a queue pair of iWARP has no way to RTS but a connection
-        ("ibv_rc_pingpong", "Failed to modify QP to RTS"),
-        ("ibv_uc_pingpong", "Couldn't create QP"),
-        ("ibv_ud_pingpong", "Couldn't create"),
-    ] {
-        let argv = [program, "-d", world.server.device, "-g", "0"];
-        let mut server = world.server.start(&argv, &[])?;
-        if program == "ibv_rc_pingpong" {
-            server.wait_for_listener(18515)?;
-            let client = [&argv[..], &["127.0.0.1"]].concat();
-            // which of them is first to see is not said: the other one loses its peer
-            let ended = world.client.start(&client, &[])?.wait()?;
-            ensure!(ended.code != 0, "it connected:\n{}", ended.output);
-        }
-        let ended = server.wait()?;
+    let World { server, client } = world;
+    let device = server.device;
+    // what finds its way with rdma_cm gets as far as over the kernel's device: to its queue pair
+    let group = ["mckey", "-m", "239.1.1.1", "-b", client.address];
+    let sender = [&group[..], &["-s"]].concat();
+    for argv in [&["udaddy", "-s", client.address][..], &group, &sender] {
+        let ended = client.start(argv, &[])?.wait()?;
         ensure!(
-            ended.code != 0 && ended.output.contains(told),
-            "{program}: no {told:?} in:\n{}",
+            ended.code != 0 && ended.output.contains("unable to create QP"),
+            "{argv:?}:\n{}",
             ended.output
+        );
+    }
+    for program in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
+        let ended = server.start(&[program, "-d", device], &[])?.wait()?;
+        ensure!(
+            ended.code != 0 && ended.output.contains("Couldn't create QP"),
+            "{program}:\n{}",
+            ended.output
+        );
+    }
+    for (argv, told) in [
+        // a queue pair of iWARP has no way to RTS but a connection
+        (
+            &["ibv_rc_pingpong", "-d", device, "-g", "0"][..],
+            "Failed to modify QP to RTS",
+        ),
+        (
+            &["ib_send_bw", "-c", "UD", "-d", device],
+            "Unable to create QP",
+        ),
+    ] {
+        let mut server = server.start(argv, &[])?;
+        server.wait_for_listener(18515)?;
+        let argv = [argv, &[client.address]].concat();
+        let ended = client.start(&argv, &[])?.wait()?;
+        let end = server.wait()?;
+        // which of them is first to see is not said: the other one may lose its peer before
+        ensure!(
+            ended.code != 0
+                && end.code != 0
+                && [&ended, &end].iter().any(|one| one.output.contains(told)),
+            "{argv:?}:\n{}server:\n{}",
+            ended.output,
+            end.output
         );
     }
     Ok(())

@@ -102,6 +102,10 @@ unsafe fn join(
     // SAFETY: the caller's promise.
     let (part, address) = unsafe { (own(id)?, convert::read(address)?) };
     let group = address.ok_or(Errno::INVALID)?.ip().to_canonical();
+    if part.id.is_stream() {
+        // what rdma_cm says of a device without groups
+        return Err(Errno(libc::ENOSYS));
+    }
     // before there is an event to find it
     joined(part).push(Joined {
         group,

@@ -17,7 +17,7 @@ use wire::mad::ServiceId;
 use super::event::{Event, EventChannel, EventKind};
 use super::neighbour::{Way, missing};
 use super::record::{Record, State};
-use super::resolve::{destination, kinds, scope, source};
+use super::resolve::{destination, scope, source};
 use super::{Inner, advice};
 use crate::error::{Error, Result};
 use crate::process::{Process, random};
@@ -203,7 +203,7 @@ impl Id {
             None
         } else {
             let class = options.traffic_class;
-            let way = self.process.way(address, address, class, kinds(space))?;
+            let way = self.process.way(address, address, class, space)?;
             if way.is_none() {
                 advice::no_address(address.ip());
             }
@@ -262,7 +262,7 @@ impl Id {
             }
         };
         let class = self.options().traffic_class;
-        let Some(known) = self.process.way(local, to, class, kinds(space))? else {
+        let Some(known) = self.process.way(local, to, class, space)? else {
             tracing::debug!(%to, %local, "no link has the source address");
             advice::no_way(to.ip(), format_args!("none has its source, {}", local.ip()));
             return self.tell(EventKind::AddressError, -libc::ENODEV, 0);

@@ -50,7 +50,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use broker::link::{LinkInfo, LinkKind};
+use broker::link::LinkInfo;
 use broker::protocol::Event;
 use engine::Instant;
 use engine::cm::{Cm, Config};
@@ -62,7 +62,7 @@ use crate::iwarp::Reception;
 use crate::process::{Process, random};
 use neighbour::Awaited;
 use record::{Record, Route};
-use resolve::{ROCE, link_of, route};
+use resolve::{ROCE, kinds, link_of, route};
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
@@ -205,7 +205,7 @@ impl Process {
         result
     }
 
-    /// The way from `local`, over the link of these kinds that has this address, to `remote`.
+    /// The way from `local`, over the link that has this address and fits the port space, to `remote`.
     /// `None` if no link has it: then, and only then, the broker is asked, as its news may be under
     /// way.
     fn way(
@@ -213,10 +213,11 @@ impl Process {
         local: SocketAddr,
         remote: SocketAddr,
         traffic_class: u8,
-        kinds: &[LinkKind],
+        space: PortSpace,
     ) -> Result<Option<Route>> {
         let find = |links: &[LinkInfo]| {
-            let (link, index) = link_of(links, local, kinds)?;
+            let mut rows = kinds(space).iter();
+            let (link, index) = rows.find_map(|row| link_of(links, local, row))?;
             Some(route(link, index, local, remote, traffic_class))
         };
         if let Some(known) = find(self.connections.lock().links()) {

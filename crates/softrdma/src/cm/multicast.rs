@@ -21,7 +21,7 @@ impl Id {
     ///
     /// # Errors
     /// [`Error::Invalid`] for an ID of connections or without a device, and for an address that is
-    /// no group or of another family than the own one.
+    /// no group or of another family than the own one; [`Error::Unsupported`] over iWARP.
     pub fn join(&self, group: IpAddr) -> Result<()> {
         self.change(|inner, number| {
             let record = inner.record(number)?;
@@ -32,6 +32,9 @@ impl Id {
                     "only an ID of datagrams with a device can join",
                 ));
             };
+            if record.is_stream() {
+                return Err(Error::Unsupported("a group over iWARP"));
+            }
             if !group.is_multicast() || group.is_ipv4() != route.path.local.is_ipv4() {
                 return Err(Error::Invalid("that is no group for this address"));
             }

@@ -70,12 +70,14 @@ pub(super) fn destination(to: SocketAddr) -> SocketAddr {
 /// Where requests for connections come as messages to QP 1.
 pub(super) const ROCE: &[LinkKind] = &[LinkKind::Rxe];
 
-/// The protocols that IDs of a port space can be of.
-pub(super) fn kinds(space: PortSpace) -> &'static [LinkKind] {
+/// The protocols that IDs of a port space can be of: those of the first row, or else of the next.
+pub(super) fn kinds(space: PortSpace) -> &'static [&'static [LinkKind]] {
     match space {
-        PortSpace::Tcp => &[LinkKind::Rxe, LinkKind::Siw],
-        // of datagrams, and of InfiniBand
-        PortSpace::Udp | PortSpace::IpOverIb | PortSpace::Ib => ROCE,
+        PortSpace::Tcp => &[&[LinkKind::Rxe, LinkKind::Siw]],
+        // iWARP has no datagrams: it is their queue pair that cannot be had, as in the kernel
+        PortSpace::Udp => &[ROCE, &[LinkKind::Siw]],
+        // of InfiniBand
+        PortSpace::IpOverIb | PortSpace::Ib => &[ROCE],
     }
 }
 
