@@ -116,6 +116,7 @@ impl Victim {
                 ird: random.below(4) as u16,
                 ord: random.below(4) as u16,
             },
+            replied: Depths::default(),
             rtr: random.pick(&[None, Some(Rtr::Send), Some(Rtr::Write), Some(Rtr::Read)]),
             private_data: Vec::new(),
         };

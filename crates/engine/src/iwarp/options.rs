@@ -140,6 +140,9 @@ pub struct Agreement {
     pub receives_markers: bool,
     /// READs and atomics.
     pub depths: Depths,
+    /// What the reply says of them, from our view: what the peer has in flight, and what it takes.
+    /// It may be more than `depths`.
+    pub replied: Depths,
     /// The message that opens the passive end, if it is the peer-to-peer model.
     pub rtr: Option<Rtr>,
     /// Of who connects: the private data of the reply.

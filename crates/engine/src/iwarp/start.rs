@@ -147,7 +147,7 @@ impl AwaitingReply {
         if reply.wants_markers && !self.link.markers {
             return Err(StartError::Markers);
         }
-        let mut depths = self.depths;
+        let (mut depths, mut replied) = (self.depths, self.depths);
         let mut rtr = None;
         if let Some(offered) = &reply.enhanced {
             // spec: RFC 6581 4.1: who connects takes what the reply says, or ends it
@@ -156,9 +156,11 @@ impl AwaitingReply {
                     return Err(StartError::TooManyReads);
                 }
                 depths.ird = depths.ird.max(ord);
+                replied.ird = ord;
             }
             if let Some(ird) = offered.ird.get() {
                 depths.ord = depths.ord.min(ird);
+                replied.ord = ird;
             }
             if offered.peer_to_peer && !self.link.peer_to_peer {
                 return Err(StartError::NotAsked);
@@ -178,6 +180,7 @@ impl AwaitingReply {
             sends_markers: reply.wants_markers,
             receives_markers: self.link.markers,
             depths,
+            replied,
             rtr,
             private_data: reply.private_data.to_vec(),
         })
@@ -321,6 +324,7 @@ impl Asked {
             sends_markers: self.wants_markers,
             receives_markers: self.link.markers,
             depths,
+            replied: depths,
             rtr,
             private_data: Vec::new(),
         })

@@ -304,10 +304,11 @@ fn happened(record: &mut Record, kind: ReportKind) -> Event {
     record.state = State::Connected;
     match kind {
         ReportKind::Established {
-            depths,
+            replied,
             private_data,
+            ..
         } => Event {
-            parameters: parameters(private_data, depths),
+            parameters: parameters(private_data, as_told(replied)),
             ..Event::of(record, EventKind::Established, 0)
         },
         ReportKind::Rejected { private_data } => Event {
@@ -322,6 +323,15 @@ fn happened(record: &mut Record, kind: ReportKind) -> Event {
         ReportKind::Failed(_) | ReportKind::Disconnected(_) | ReportKind::Requested(_) => {
             Event::of(record, EventKind::Disconnected, 0)
         }
+    }
+}
+
+/// What a program is told of READs and atomics once there is a connection: by siw the other way
+/// round than with the request, and what the reply says even where less is in use.
+fn as_told(replied: Depths) -> Depths {
+    Depths {
+        ird: replied.ord,
+        ord: replied.ird,
     }
 }
 
@@ -385,6 +395,25 @@ mod tests {
         ] {
             assert_eq!(failure(&error).0, expected, "{error:?}");
         }
+    }
+
+    #[test]
+    fn depths_of_a_connection_are_told_as_siw_tells_them() {
+        // who asked with 5 and 2 was accepted with 3 and 4, between two ends of the kernel's
+        let resources_and_depth = |replied| {
+            let told = parameters(Vec::new(), as_told(replied));
+            (told.responder_resources, told.initiator_depth)
+        };
+        assert_eq!(
+            resources_and_depth(Depths { ird: 4, ord: 3 }),
+            (3, 4),
+            "who asked"
+        );
+        assert_eq!(
+            resources_and_depth(Depths { ird: 3, ord: 4 }),
+            (4, 3),
+            "who accepted"
+        );
     }
 
     #[test]

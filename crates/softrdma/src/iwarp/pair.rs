@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::iwarp::{
-    Agreement, AwaitingReply, Depths, Ending, Event, Progress, QueuePair, StartError,
-};
+use engine::iwarp::{Agreement, AwaitingReply, Ending, Event, Progress, QueuePair, StartError};
 use engine::qp::State;
 use engine::{AsyncEvent, Instant};
 use io::tcp::{Receiving, Stream};
@@ -45,7 +43,7 @@ pub(super) struct Line {
     /// Before the reply.
     asking: Option<AwaitingReply>,
     /// What the program is told once both ends may send.
-    agreed: Option<(Depths, Vec<u8>)>,
+    agreed: Option<Agreement>,
     /// Sending has failed: what is here is read, and that is the end.
     is_broken: bool,
     end: Option<End>,
@@ -194,7 +192,7 @@ impl Pair {
             return false;
         }
         self.outgoing.start(agreement.has_crc, has_markers);
-        line.agreed = Some((agreement.depths, agreement.private_data));
+        line.agreed = Some(agreement);
         true
     }
 
@@ -384,10 +382,11 @@ impl Pair {
             match event {
                 Event::Established => {
                     let line = self.line.as_mut();
-                    if let Some((depths, private_data)) = line.and_then(|line| line.agreed.take()) {
+                    if let Some(agreed) = line.and_then(|line| line.agreed.take()) {
                         self.tell(ReportKind::Established {
-                            depths,
-                            private_data,
+                            depths: agreed.depths,
+                            replied: agreed.replied,
+                            private_data: agreed.private_data,
                         });
                     }
                 }

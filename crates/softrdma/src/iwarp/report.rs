@@ -27,6 +27,8 @@ pub enum ReportKind {
     Established {
         /// What both ends agreed on.
         depths: Depths,
+        /// What the reply said, from our view.
+        replied: Depths,
         /// Of the reply, for who asked.
         private_data: Vec<u8>,
     },

@@ -96,6 +96,7 @@ impl End {
             sends_markers: setting.has_markers,
             receives_markers: setting.has_markers,
             depths: setting.depths,
+            replied: setting.depths,
             rtr: setting.rtr,
             private_data: Vec::new(),
         };

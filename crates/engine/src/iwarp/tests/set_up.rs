@@ -160,6 +160,9 @@ fn depths_are_the_least_of_what_one_takes_and_the_other_wants() {
     ] {
         let (one, other) = agree((LINK, active), (LINK, passive)).unwrap();
         assert_eq!((one.depths, other.depths), (ours, theirs));
+        // the reply is told as it is, by who asked from its own view
+        let mirrored = depths(theirs.ord, theirs.ird);
+        assert_eq!((one.replied, other.replied), (mirrored, theirs));
     }
 }
 

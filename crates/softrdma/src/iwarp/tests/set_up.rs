@@ -32,6 +32,7 @@ fn both_ends_learn_who_the_other_is_and_what_it_says() {
         let told = report(&[&a, &b], &a);
         let ReportKind::Established {
             depths,
+            replied,
             private_data,
         } = told.kind
         else {
@@ -41,7 +42,8 @@ fn both_ends_learn_who_the_other_is_and_what_it_says() {
             (told.token, private_data.as_slice()),
             (CALLER, &b"welcome"[..])
         );
-        assert_eq!((depths, a_qp.state()), (DEPTHS, State::ReadyToSend));
+        assert_eq!((depths, replied), (DEPTHS, DEPTHS));
+        assert_eq!(a_qp.state(), State::ReadyToSend);
         let told = report(&[&a, &b], &b);
         assert_eq!(told.token, TAKER);
         assert!(
