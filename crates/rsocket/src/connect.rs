@@ -158,7 +158,8 @@ impl Stream {
             // some devices READ to let the other end speak first
             request.initiator_depth = Some(1);
         }
-        Ok(self.id.connect(&request)?)
+        // this is the thread of all rsockets
+        Ok(self.id.begin_connect(&request)?)
     }
 
     fn make_endpoint(&self, service: &Service) -> Result<&Endpoint> {

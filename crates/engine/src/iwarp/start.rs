@@ -97,6 +97,15 @@ impl AwaitingReply {
         })
     }
 
+    /// The request leaves only now, and the time for the reply begins.
+    #[must_use]
+    pub fn leaves(self, now: Instant) -> Self {
+        Self {
+            deadline: now.plus(REPLY_TIMEOUT),
+            ..self
+        }
+    }
+
     /// How many bytes to give it next at most, so that none are behind the reply: the first FPDUs
     /// of a peer that has not waited for ours are for the stream. Never 0.
     pub fn missing(&self) -> usize {

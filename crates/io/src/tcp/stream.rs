@@ -94,7 +94,8 @@ const _: () = assert!(
 
 impl Stream {
     /// Begins to connect, from `local` if one is given; port 0 there is any port. All packets have
-    /// the TOS or traffic class. [`Self::wait_connected`] follows.
+    /// the TOS or traffic class. [`Self::wait_connected`] follows, or [`Self::is_connected`]
+    /// whenever the socket is writable or closed.
     ///
     /// # Errors
     /// What the kernel says at once: `EADDRINUSE`, `EADDRNOTAVAIL`, `ENETUNREACH`, `EMFILE`, …
@@ -132,14 +133,30 @@ impl Stream {
         let deadline = std::time::Instant::now() + timeout;
         loop {
             let rest = deadline.saturating_duration_since(std::time::Instant::now());
-            let timeout = Timespec::try_from(rest).map_err(|_| Errno::INVAL)?;
-            let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
-            match rustix::event::poll(&mut fds, Some(&timeout)) {
-                Ok(0) => return Err(Errno::TIMEDOUT),
-                Ok(_) => return sockopt::socket_error(&self.socket)?,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
+            if self.is_connected_within(rest)? {
+                return Ok(());
             }
+            if rest.is_zero() {
+                return Err(Errno::TIMEDOUT);
+            }
+        }
+    }
+
+    /// Whether the connection is there, or still being made. Never blocks.
+    ///
+    /// # Errors
+    /// `ECONNREFUSED`, `ETIMEDOUT`, `EHOSTUNREACH`, … once: there will be none.
+    pub fn is_connected(&self) -> Result<bool, Errno> {
+        self.is_connected_within(Duration::ZERO)
+    }
+
+    fn is_connected_within(&self, timeout: Duration) -> Result<bool, Errno> {
+        let timeout = Timespec::try_from(timeout).map_err(|_| Errno::INVAL)?;
+        let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => Ok(false),
+            Ok(_) => sockopt::socket_error(&self.socket)?.map(|()| true),
+            Err(errno) => Err(errno),
         }
     }
 

@@ -78,6 +78,24 @@ fn parts_arrive_in_their_order_in_both_families() {
 }
 
 #[test]
+fn a_connection_that_is_being_made_is_looked_at_without_waiting() {
+    let listener = Listener::listen(any("127.0.0.1"), false, 0).expect("loopback");
+    let to = listener.address().expect("bound");
+    let first = Stream::connect(None, to, 0).expect("loopback");
+    first.wait_connected(GUARD).expect("somebody listens");
+    assert_eq!(first.is_connected(), Ok(true));
+    // there is no room for another one until the first is accepted
+    let second = Stream::connect(None, to, 0).expect("loopback");
+    assert_eq!(second.is_connected(), Ok(false));
+    assert_eq!(send(&second, b"early"), Sending::Full);
+    accept(&listener);
+    assert_eq!(second.wait_connected(GUARD), Ok(()));
+    drop(listener);
+    let third = Stream::connect(None, to, 0).expect("loopback");
+    assert_eq!(third.wait_connected(GUARD), Err(Errno::CONNREFUSED));
+}
+
+#[test]
 fn a_full_stream_takes_a_part_then_nothing_then_goes_on() {
     let (ours, theirs) = pair("127.0.0.1");
     let bytes: Vec<u8> = (0..256 << 10).map(|at| (at % 251) as u8).collect();

@@ -47,8 +47,23 @@ impl Id {
     /// # Errors
     /// [`Error::Invalid`] in another state, or for too much private data; [`Error::Tcp`].
     pub fn connect(&self, request: &Request) -> Result<()> {
+        self.ask(request, true)
+    }
+
+    /// The same without waiting: over iWARP too, what TCP says of the peer is an event. With its
+    /// error number as the status that is `Rejected` where nobody listens, `Unreachable` where
+    /// nobody answers, or else `ConnectError`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in another state, or for too much private data; [`Error::Tcp`] if TCP
+    /// cannot even begin.
+    pub fn begin_connect(&self, request: &Request) -> Result<()> {
+        self.ask(request, false)
+    }
+
+    fn ask(&self, request: &Request, waits: bool) -> Result<()> {
         if self.is_stream() {
-            return self.call(request);
+            return self.call(request, waits);
         }
         self.process().start_connections()?;
         self.change_at(|inner, number, now| {

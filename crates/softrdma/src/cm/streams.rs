@@ -2,8 +2,9 @@
 //!
 //! Read first: RFC 5044 7.1, RFC 6581, and [`crate::iwarp`], which does all of it but for what is
 //! said here: which IDs there are, and what a program is told. The kernel's rdma_cm over siw is the
-//! model. `connect` waits until TCP has reached the peer, or fails itself; who asks is told
-//! "established" without being asked once more; there is no time to wait in when all is over.
+//! model. `connect` waits until TCP has reached the peer, or fails itself, unless it is
+//! `begin_connect`; who asks is told "established" without being asked once more; there is no time
+//! to wait in when all is over.
 //!
 //! A listener at all addresses has one socket for all links of iWARP, beside the messages of RoCE:
 //! it listens if either can be had.
@@ -12,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use broker::link::{LinkInfo, LinkKind};
-use engine::iwarp::{DEPTH_MAX, Depths, StartError};
+use engine::iwarp::{DEPTH_MAX, Depths};
 use wire::mad::PortSpace;
 use wire::{Psn, Qpn};
 
@@ -57,8 +58,9 @@ impl Id {
         self.with(|record| Ok(record.is_stream())).unwrap_or(false)
     }
 
-    /// Reaches the peer by TCP, which takes its time, and asks it.
-    pub(super) fn call(&self, request: &Request) -> Result<()> {
+    /// Reaches the peer by TCP, which takes its time, and asks it. What comes of it is an event,
+    /// TCP's part of it too unless the call `waits` for that.
+    pub(super) fn call(&self, request: &Request, waits: bool) -> Result<()> {
         let qpn = qpn(request)?;
         let (local, remote, traffic_class) = self.with(|record| {
             let (State::RouteResolved, Some(local), Some(remote)) =
@@ -86,6 +88,7 @@ impl Id {
             private_data: &request.private_data,
             depths: depths(request, most),
             traffic_class,
+            waits,
         };
         let called = self.process().connect_stream(qpn, &call, self.number());
         self.with(|record| match called {
@@ -315,10 +318,8 @@ fn happened(record: &mut Record, kind: ReportKind) -> Event {
             parameters: parameters(private_data, Depths::default()),
             ..Event::of(record, EventKind::Rejected, -libc::ECONNRESET)
         },
-        ReportKind::Failed(error) if has_asked => {
-            let (kind, errno) = failure(&error);
-            Event::of(record, kind, -errno)
-        }
+        ReportKind::Unreached(errno) => failed(record, errno.raw_os_error()),
+        ReportKind::Failed(error) if has_asked => failed(record, errno(&error)),
         // who accepted had a connection already; the first case was dealt with before
         ReportKind::Failed(_) | ReportKind::Disconnected(_) | ReportKind::Requested(_) => {
             Event::of(record, EventKind::Disconnected, 0)
@@ -336,14 +337,16 @@ fn as_told(replied: Depths) -> Depths {
 }
 
 /// The event of a connection that did not come about, as rdma_cm tells them apart.
-fn failure(error: &StartError) -> (EventKind, i32) {
-    let errno = errno(error);
-    let kind = match errno {
+fn failed(record: &Record, errno: i32) -> Event {
+    Event::of(record, failure(errno), -errno)
+}
+
+const fn failure(errno: i32) -> EventKind {
+    match errno {
         libc::ECONNRESET | libc::ECONNREFUSED => EventKind::Rejected,
         libc::ETIMEDOUT => EventKind::Unreachable,
         _ => EventKind::ConnectError,
-    };
-    (kind, errno)
+    }
 }
 
 fn parameters(private_data: Vec<u8>, depths: Depths) -> ConnectionParameters {
@@ -384,6 +387,8 @@ fn unreached(error: Error, address: SocketAddr) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use engine::iwarp::StartError;
+
     use super::*;
 
     #[test]
@@ -393,7 +398,7 @@ mod tests {
             (StartError::Ended, EventKind::Rejected),
             (StartError::TooEarly, EventKind::ConnectError),
         ] {
-            assert_eq!(failure(&error).0, expected, "{error:?}");
+            assert_eq!(failure(errno(&error)), expected, "{error:?}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use engine::iwarp::{Agreement, AwaitingReply, Ending, Event, Progress, QueuePair, StartError};
 use engine::qp::State;
 use engine::{AsyncEvent, Instant};
+use io::Errno;
 use io::tcp::{Receiving, Stream};
 
 use crate::front::Front;
@@ -13,7 +14,7 @@ use crate::iwarp::outgoing::{Flushed, Outgoing, Workspace};
 use crate::iwarp::parting::Parting;
 use crate::iwarp::read_buffer::ReadBuffer;
 use crate::iwarp::report::{ReportKind, Reports};
-use crate::iwarp::settings::Settings;
+use crate::iwarp::settings::{CONNECT_TIMEOUT, Settings};
 use crate::memory::MemoryTable;
 use crate::shard::DeviceHost;
 
@@ -40,13 +41,24 @@ pub(super) struct Pair {
 pub(super) struct Line {
     stream: Stream,
     settings: Settings,
-    /// Before the reply.
-    asking: Option<AwaitingReply>,
+    /// Of who asked, before the reply.
+    opening: Option<Opening>,
     /// What the program is told once both ends may send.
     agreed: Option<Agreement>,
     /// Sending has failed: what is here is read, and that is the end.
     is_broken: bool,
     end: Option<End>,
+}
+
+/// How far a connection is that was asked for.
+enum Opening {
+    /// TCP looks for the peer, for so long at most; the request waits in the queue.
+    Reaching {
+        asking: AwaitingReply,
+        until: Instant,
+    },
+    /// The request may leave.
+    Asking(AwaitingReply),
 }
 
 /// How a connection goes once everything before has left.
@@ -79,23 +91,45 @@ impl Line {
         Self {
             stream,
             settings,
-            asking: None,
+            opening: None,
             agreed: None,
             is_broken: false,
             end: None,
         }
     }
 
-    /// The same, waiting for a reply.
-    pub fn asking(self, asking: AwaitingReply) -> Self {
+    /// The same, waiting for TCP and then for a reply.
+    pub fn asking(self, now: Instant, asking: AwaitingReply) -> Self {
+        let until = now.plus(CONNECT_TIMEOUT);
         Self {
-            asking: Some(asking),
+            opening: Some(Opening::Reaching { asking, until }),
             ..self
         }
     }
 
+    fn is_reaching(&self) -> bool {
+        matches!(self.opening, Some(Opening::Reaching { .. }))
+    }
+
     pub fn stream(&self) -> &Stream {
         &self.stream
+    }
+}
+
+impl Opening {
+    fn deadline(&self) -> Instant {
+        match self {
+            Self::Reaching { until, .. } => *until,
+            Self::Asking(asking) => asking.deadline(),
+        }
+    }
+
+    /// TCP has reached the peer.
+    fn reached(self, now: Instant) -> Self {
+        match self {
+            Self::Reaching { asking, .. } => Self::Asking(asking.leaves(now)),
+            asking @ Self::Asking(_) => asking,
+        }
     }
 }
 
@@ -140,8 +174,8 @@ impl Pair {
 
     pub fn next_deadline(&self) -> Option<Instant> {
         let line = self.line.as_ref()?;
-        match &line.asking {
-            Some(asking) => Some(asking.deadline()),
+        match &line.opening {
+            Some(opening) => Some(opening.deadline()),
             None => self.qp.next_deadline(),
         }
     }
@@ -151,7 +185,7 @@ impl Pair {
         self.teller = None;
     }
 
-    /// Asks, with `request`, over a connection that is there.
+    /// Asks, with `request`, once TCP has reached the peer.
     pub fn ask(&mut self, line: Line, request: &[u8], teller: Teller) {
         self.line = Some(line);
         self.teller = Some(teller);
@@ -199,8 +233,8 @@ impl Pair {
     /// The program closes the connection, or no longer wants the one that it asked for.
     pub fn disconnect(&mut self, now: Instant) {
         match &mut self.line {
-            Some(line) if line.asking.is_some() => {
-                line.asking = None;
+            Some(line) if line.opening.is_some() => {
+                line.opening = None;
                 line.end = Some(End::Abort);
             }
             _ => self.qp.disconnect(now),
@@ -216,19 +250,23 @@ impl Pair {
         buffer: &mut ReadBuffer,
     ) -> Option<bool> {
         let line = self.line.as_mut()?;
-        let asking = line.asking.as_ref();
-        let most = asking.map_or(usize::MAX, AwaitingReply::missing);
+        let most = match &line.opening {
+            // what is to be seen is whether it is there, which is looked at before sending
+            Some(Opening::Reaching { .. }) => return Some(false),
+            Some(Opening::Asking(asking)) => asking.missing(),
+            None => usize::MAX,
+        };
         let room = buffer.room();
         let end = room.len().min(most);
         match line.stream.receive(&mut room[..end]) {
             Receiving::Received(count) => {
-                let is_more = buffer.fill(count) || line.asking.is_some();
-                let used = match line.asking.take() {
-                    Some(asking) => {
+                let is_more = buffer.fill(count) || line.opening.is_some();
+                let used = match line.opening.take() {
+                    Some(Opening::Asking(asking)) => {
                         self.hear_reply(now, asking, buffer.filled());
                         buffer.filled().len()
                     }
-                    None => self.qp.handle_stream(now, buffer.filled(), memory),
+                    _ => self.qp.handle_stream(now, buffer.filled(), memory),
                 };
                 buffer.consume(used);
                 Some(is_more)
@@ -239,7 +277,7 @@ impl Pair {
             }
             Receiving::Nothing => None,
             Receiving::End => {
-                match line.asking.take() {
+                match line.opening.take() {
                     Some(_) => self.fail(StartError::Ended),
                     None => self.qp.handle_end(),
                 }
@@ -258,7 +296,7 @@ impl Pair {
         match asking.handle_bytes(bytes, &mut last_words) {
             Ok(Progress::Waiting(asking)) => {
                 if let Some(line) = &mut self.line {
-                    line.asking = Some(asking);
+                    line.opening = Some(Opening::Asking(asking));
                 }
             }
             Ok(Progress::Done(agreement)) => {
@@ -290,29 +328,72 @@ impl Pair {
     fn lose(&mut self) {
         self.outgoing.clear();
         self.is_leaving = false;
-        let asking = self.line.as_mut().and_then(|line| line.asking.take());
-        match asking {
+        let opening = self.line.as_mut().and_then(|line| line.opening.take());
+        match opening {
             Some(_) => self.fail(StartError::Ended),
             None => self.qp.handle_lost(),
         }
     }
 
     pub fn handle_timeout(&mut self, now: Instant) {
-        let asking = self.line.as_mut().and_then(|line| line.asking.take());
-        match asking.map(|asking| asking.handle_timeout(now)) {
-            Some(Ok(asking)) => {
+        if self.reach(now) {
+            self.handle_other_timeout(now);
+        } else if self.next_deadline().is_some_and(|until| until <= now) {
+            self.miss(Errno::TIMEDOUT);
+        }
+    }
+
+    fn handle_other_timeout(&mut self, now: Instant) {
+        let opening = self.line.as_mut().and_then(|line| line.opening.take());
+        let Some(Opening::Asking(asking)) = opening else {
+            self.qp.handle_timeout(now);
+            return;
+        };
+        match asking.handle_timeout(now) {
+            Ok(asking) => {
                 if let Some(line) = &mut self.line {
-                    line.asking = Some(asking);
+                    line.opening = Some(Opening::Asking(asking));
                 }
             }
-            Some(Err(error)) => self.fail(error),
-            None => self.qp.handle_timeout(now),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Whether TCP is not on its way to the peer: it has reached it, or never had to.
+    fn reach(&mut self, now: Instant) -> bool {
+        let Some(line) = self.line.as_mut().filter(|line| line.is_reaching()) else {
+            return true;
+        };
+        match line.stream.is_connected() {
+            Ok(true) => {
+                line.opening = line.opening.take().map(|opening| opening.reached(now));
+                true
+            }
+            Ok(false) => false,
+            Err(errno) => {
+                self.miss(errno);
+                false
+            }
+        }
+    }
+
+    /// TCP does not reach the peer.
+    fn miss(&mut self, errno: Errno) {
+        tracing::debug!(%errno, qpn = %self.front.qpn(), "no connection of TCP");
+        self.tell_last(ReportKind::Unreached(errno));
+        if let Some(line) = &mut self.line {
+            line.opening = None;
+            line.end = Some(End::Abort);
         }
     }
 
     /// Sends as far as the socket has room, and does and tells what comes of it. True if it is not
     /// done with what it could send.
     pub fn send(&mut self, now: Instant, memory: &MemoryTable, work: &mut Workspace) -> bool {
+        if !self.reach(now) {
+            self.deliver();
+            return false;
+        }
         for _ in 0..BURSTS_PER_VISIT {
             let has_left = self.flush(now, memory, work);
             self.deliver();
@@ -422,7 +503,7 @@ impl Pair {
     /// The queue pair goes: who waits for the end of its connection, or for its beginning, is told.
     pub fn take_leave(&mut self) {
         self.tell_last(match &self.line {
-            Some(line) if line.asking.is_some() => ReportKind::Failed(StartError::Ended),
+            Some(line) if line.opening.is_some() => ReportKind::Failed(StartError::Ended),
             _ => ReportKind::Disconnected(Ending::Local),
         });
     }
@@ -454,6 +535,7 @@ impl Pair {
         let line = self.line.take()?;
         self.unread.clear();
         let unsent = self.outgoing.take();
-        Some(Parting::new(now, line.stream, unsent))
+        // a connection that is not there has no end
+        (!line.is_reaching()).then(|| Parting::new(now, line.stream, unsent))
     }
 }

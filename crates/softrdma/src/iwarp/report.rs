@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use engine::iwarp::{Depths, Ending, StartError};
+use io::Errno;
 
 use crate::iwarp::Incoming;
 use crate::lane::Attendant;
@@ -32,6 +33,8 @@ pub enum ReportKind {
         /// Of the reply, for who asked.
         private_data: Vec<u8>,
     },
+    /// TCP cannot reach the peer, and says why.
+    Unreached(Errno),
     /// The peer says no.
     Rejected {
         /// Why, as its program says.

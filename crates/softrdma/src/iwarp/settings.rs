@@ -1,6 +1,7 @@
 //! How the connections of a link are, and what they are asked for.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use broker::iwarp::Crc;
 use broker::link::{LinkInfo, LinkKind};
@@ -26,6 +27,9 @@ pub enum Segment {
     /// So many bytes, however TCP cuts them.
     Bytes(u16),
 }
+
+/// How long TCP may take to reach a peer.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// No ULPDU is cut shorter. spec: RFC 5044 4.5
 const ULPDU_MIN: usize = 128;
@@ -115,6 +119,8 @@ pub struct Call<'a> {
     pub depths: Depths,
     /// TOS or traffic class of all packets.
     pub traffic_class: u8,
+    /// Whether to wait until TCP has reached the peer. Otherwise a report says if it has not.
+    pub waits: bool,
 }
 
 /// What siw's error number of a connection that did not come about is.

@@ -68,9 +68,9 @@ pub(super) struct Polled {
     pub poller: Poller,
 }
 
-/// Who asks for a connection, over a stream that is connected.
+/// Who asks for a connection.
 pub struct Asking {
-    /// The stream.
+    /// The stream, which may still be about to reach the peer.
     pub stream: Stream,
     /// Of the link.
     pub settings: Settings,
@@ -214,7 +214,7 @@ impl Streams {
             &mut request,
         );
         let awaiting = awaiting.map_err(|error| refused(&error))?;
-        let line = Line::new(asking.stream, asking.settings).asking(awaiting);
+        let line = Line::new(asking.stream, asking.settings).asking(now, awaiting);
         pair.ask(line, &request, asking.to);
         self.after(index, now, memory);
         Ok(())

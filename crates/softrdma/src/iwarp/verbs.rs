@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use engine::iwarp::Depths;
 use io::tcp::Stream;
@@ -15,15 +14,12 @@ use crate::front::Front;
 use crate::iwarp::listening::{Incoming, ListenAt, StreamListener};
 use crate::iwarp::pair::Teller;
 use crate::iwarp::report::Report;
-use crate::iwarp::settings::{Call, Settings, Terms};
+use crate::iwarp::settings::{CONNECT_TIMEOUT, Call, Settings, Terms};
 use crate::iwarp::streams::{Accepting, Asking};
 use crate::lane::Lane;
 use crate::network::Network;
 use crate::process::Process;
 use crate::queue_pair::QueuePair;
-
-/// How long TCP may take to reach a peer.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl<N: Network> Core<N> {
     /// Asks for a connection.
@@ -73,8 +69,8 @@ impl<N: Network> Core<N> {
 }
 
 impl Process {
-    /// Connects by TCP, which blocks, and asks the peer. Gives the own address; the rest is a
-    /// report with `token`.
+    /// Connects by TCP, which blocks if the call waits, and asks the peer. Gives the own address;
+    /// the rest is a report with `token`.
     ///
     /// # Errors
     /// [`Error::System`] with what TCP says, and those of [`Core::ask`].
@@ -199,8 +195,8 @@ impl QueuePair {
         self.front.is_stream()
     }
 
-    /// Connects by TCP, which blocks, and asks the peer for a connection of iWARP. Gives the own
-    /// address; the rest is a report.
+    /// Connects by TCP, which blocks if the call waits, and asks the peer for a connection of
+    /// iWARP. Gives the own address; the rest is a report.
     ///
     /// # Errors
     /// [`Error::System`] with what TCP says, and those of [`Core::ask`].
@@ -240,7 +236,9 @@ fn call_from(
         errno,
     };
     let stream = Stream::connect(call.local, call.remote, call.traffic_class).map_err(failed)?;
-    stream.wait_connected(CONNECT_TIMEOUT).map_err(failed)?;
+    if call.waits {
+        stream.wait_connected(CONNECT_TIMEOUT).map_err(failed)?;
+    }
     let local = stream.local().map_err(failed)?;
     let asking = Asking {
         stream,

@@ -156,6 +156,16 @@ impl Side {
     fn call(&self, front: &Front, to: SocketAddr, private_data: &[u8]) {
         let stream = io::tcp::Stream::connect(None, to, 0).expect("loopback");
         stream.wait_connected(GUARD).expect("somebody listens");
+        self.ask(front, stream, private_data);
+    }
+
+    /// Calls without waiting for TCP.
+    fn begin_call(&self, front: &Front, to: SocketAddr) {
+        let stream = io::tcp::Stream::connect(None, to, 0).expect("loopback");
+        self.ask(front, stream, b"");
+    }
+
+    fn ask(&self, front: &Front, stream: io::tcp::Stream, private_data: &[u8]) {
         let asking = Asking {
             stream,
             settings: self.settings,

@@ -159,6 +159,85 @@ fn a_request_that_nobody_answers_is_reset() {
     );
 }
 
+/// A host that takes no more connections: it does not answer until somebody accepts.
+fn full_listener() -> (io::tcp::Listener, TcpStream) {
+    let any = SocketAddr::new("127.0.0.1".parse().expect("a literal"), 0);
+    let listener = io::tcp::Listener::listen(any, false, 0).expect("loopback");
+    let first = TcpStream::connect(listener.address().expect("bound")).expect("room for one");
+    (listener, first)
+}
+
+#[test]
+fn who_does_not_wait_for_tcp_is_told_and_holds_nobody_up() {
+    let (a, b) = (
+        Side::new(Settings::default()),
+        Side::new(Settings::default()),
+    );
+    let (deaf, _first) = full_listener();
+    let a_qp = a.queue_pair();
+    a.begin_call(&a_qp, deaf.address().expect("bound"));
+    // meanwhile another one gets through
+    let listener = b.listen("127.0.0.1");
+    a.begin_call(&a.queue_pair(), listener.address());
+    let told = report(&[&a, &b], &b).kind;
+    assert!(matches!(told, ReportKind::Requested(_)), "{told:?}");
+    assert!(a.reports.take().is_none());
+    assert_eq!(a_qp.state(), State::Reset);
+    // TCP asks again, and the request follows
+    let accept = || until(&[&a], || deaf.accept().expect("descriptors are left")).0;
+    let _ = accept();
+    let stream = accept();
+    let mut request = [0; 64];
+    let count = until(&[&a], || match stream.receive(&mut request) {
+        io::tcp::Receiving::Received(count) => Some(count),
+        other => {
+            assert_eq!(other, io::tcp::Receiving::Nothing);
+            None
+        }
+    });
+    assert_eq!(request[..count], plain_request());
+}
+
+#[test]
+fn who_does_not_wait_for_tcp_is_told_why_it_fails_and_may_call_again() {
+    let (a, b) = (
+        Side::new(Settings::default()),
+        Side::new(Settings::default()),
+    );
+    let gone = b.listen("127.0.0.1").address();
+    let a_qp = a.queue_pair();
+    for _ in 0..2 {
+        a.begin_call(&a_qp, gone);
+        let told = report(&[&a], &a);
+        let ReportKind::Unreached(errno) = told.kind else {
+            panic!("{told:?}");
+        };
+        assert_eq!((told.token, errno), (CALLER, Errno::CONNREFUSED));
+        assert_eq!(a_qp.state(), State::Reset);
+    }
+}
+
+#[test]
+fn who_is_no_longer_wanted_is_not_reached() {
+    let a = Side::new(Settings::default());
+    let (deaf, first) = full_listener();
+    let queue_pairs = [a.queue_pair(), a.queue_pair()];
+    for front in &queue_pairs {
+        a.begin_call(front, deaf.address().expect("bound"));
+    }
+    // either way of giving up
+    a.core.disconnect(&queue_pairs[0]);
+    a.core.destroy_queue_pair(&queue_pairs[1]);
+    let told = report(&[&a], &a).kind;
+    assert!(
+        matches!(told, ReportKind::Failed(StartError::Ended)),
+        "{told:?}"
+    );
+    drop((deaf, first));
+    a.serve();
+    assert!(a.reports.take().is_none());
+}
+
 #[test]
 fn a_queue_pair_has_one_connection_and_no_state_without_it() {
     use engine::qp::{AttributeMask, Attributes};
