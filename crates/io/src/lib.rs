@@ -11,6 +11,7 @@
 //! | [`namespace`] | namespaces for a process and what it starts |
 //! | [`netlink`] | interfaces, their addresses, changes of both; neighbours |
 //! | [`shared`] | memory that processes share, as atomic words |
+//! | [`memory`] | memory that may not be there |
 //! | [`fork`] | what a forked child must not inherit |
 //! | [`thread`] | threads that a program does not notice |
 //! | [`clock`] | monotonic nanoseconds |
@@ -35,6 +36,7 @@ pub mod clock;
 pub mod fdpass;
 pub mod fork;
 pub mod inherit;
+pub mod memory;
 pub mod namespace;
 pub mod netlink;
 pub mod poll;

@@ -18,6 +18,7 @@ mod words;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use io::Errno;
 use softrdma::cm::Id;
 use softrdma::{
     Access, Capabilities, CompletionChannel, CompletionOpcode, CompletionQueue, Device, LinkKind,
@@ -31,7 +32,7 @@ use self::flow::Flow;
 pub use self::flow::{End, Readiness};
 use self::words::Words;
 use crate::credit::{CONTROLS, SendWindow};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::settings::Settings;
 use crate::wait::Waiters;
 
@@ -113,12 +114,11 @@ impl Endpoint {
         let list_length =
             TARGETS as usize * Target::LENGTH + usize::from(settings.iomap) * Mapping::LENGTH;
         let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let zeros = |length: usize| vec![0; length];
         let endpoint = Self {
             send_buffer: domain
-                .register(zeros(settings.send_buffer as usize), Access::LOCAL_WRITE)?,
-            receive_buffer: domain.register(zeros(2 * half as usize), write)?,
-            lists: domain.register(zeros(list_length), write)?,
+                .register(zeros(settings.send_buffer as usize)?, Access::LOCAL_WRITE)?,
+            receive_buffer: domain.register(zeros(2 * half as usize)?, write)?,
+            lists: domain.register(zeros(list_length)?, write)?,
             iomap: settings.iomap,
             words: if has_immediates {
                 Words::IMMEDIATE
@@ -308,6 +308,14 @@ impl Endpoint {
             flow.finish(End::Broken("the peer does not answer"));
         }
     }
+}
+
+/// A buffer, whose size the program says.
+fn zeros(length: usize) -> Result<Vec<u8>> {
+    io::memory::zeros(length).ok_or(Error::System {
+        attempt: "make the buffers of a stream",
+        errno: Errno::NOMEM,
+    })
 }
 
 /// Where in the peer's memory, `offset` after the front of a target.
