@@ -59,8 +59,12 @@ pub(super) enum Phase {
     Idle,
     /// Segments go both ways.
     Streaming(Stream),
-    /// The last thing that we send is on its way: then the sending half is shut down.
-    Terminating(Box<Terminate>),
+    /// The last thing that we send waits for its turn: then the sending half is shut down. A peer
+    /// that does not read is waited for until the deadline.
+    Terminating {
+        terminate: Box<Terminate>,
+        deadline: Instant,
+    },
     /// We send nothing more and wait for the end of what the peer sends, which is taken as far as
     /// there is a stream: the program closed the connection, and nothing was wrong.
     Lingering {
@@ -332,8 +336,10 @@ impl<H: Host> QueuePair<H> {
                 let reminding = stream.reminder.deadline();
                 closing.into_iter().chain(hearing).chain(reminding).min()
             }
-            Phase::Lingering { deadline, .. } => Some(*deadline),
-            Phase::Idle | Phase::Terminating(_) | Phase::Over => None,
+            Phase::Terminating { deadline, .. } | Phase::Lingering { deadline, .. } => {
+                Some(*deadline)
+            }
+            Phase::Idle | Phase::Over => None,
         }
     }
 
@@ -353,7 +359,9 @@ impl<H: Host> QueuePair<H> {
         }
         match &self.phase {
             // the program has been told already, unless it closed the connection itself
-            Phase::Lingering { .. } => self.close(Ending::TimedOut, Event::Abort),
+            Phase::Terminating { .. } | Phase::Lingering { .. } => {
+                self.close(Ending::TimedOut, Event::Abort);
+            }
             _ => self.end(Cause::Fault, None, Ending::TimedOut),
         }
     }
@@ -370,7 +378,7 @@ impl<H: Host> QueuePair<H> {
                 self.close(ending, Event::Close);
             }
             Phase::Lingering { .. } => self.close(Ending::Closed, Event::Close),
-            Phase::Terminating(_) => self.over(Event::Close),
+            Phase::Terminating { .. } => self.over(Event::Close),
             Phase::Idle | Phase::Over => {}
         }
     }
@@ -385,14 +393,14 @@ impl<H: Host> QueuePair<H> {
         // of a connection that is over everything was flushed
         if matches!(self.phase, Phase::Streaming(_)) {
             if self.requester.burst_left(&mut self.common).is_err() {
-                self.overrun();
+                self.overrun(now);
             }
             self.finish_if_drained(now);
         }
     }
 
     /// A ULPDU of the last burst could not be gathered, and nothing from it on leaves.
-    pub fn transmit_failed(&mut self, source: Source) {
+    pub fn transmit_failed(&mut self, now: Instant, source: Source) {
         if !matches!(self.phase, Phase::Streaming(_)) {
             return;
         }
@@ -407,7 +415,7 @@ impl<H: Host> QueuePair<H> {
                 _ => AsyncEvent::Fatal(index),
             });
         }
-        self.fail(cause);
+        self.fail(now, cause);
     }
 
     /// What to do next.
@@ -428,7 +436,9 @@ impl<H: Host> QueuePair<H> {
             Phase::Streaming(stream) if stream.closing.is_none() => state == State::ReadyToSend,
             Phase::Streaming(_) => state == State::SendQueueDrained,
             Phase::Lingering { stream, .. } if stream.is_some() => state == State::SendQueueDrained,
-            Phase::Lingering { .. } | Phase::Terminating(_) | Phase::Over => state == State::Error,
+            Phase::Lingering { .. } | Phase::Terminating { .. } | Phase::Over => {
+                state == State::Error
+            }
         };
         assert!(fits, "the state is {state}");
     }
@@ -450,7 +460,7 @@ impl<H: Host> QueuePair<H> {
 
     /// A segment of the peer is an error: its program learns it from a Terminate, ours from a
     /// completion or an event.
-    pub(super) fn refuse(&mut self, refusal: Refusal, terminate: Terminate) {
+    pub(super) fn refuse(&mut self, now: Instant, refusal: Refusal, terminate: Terminate) {
         let index = self.common.index();
         let mut cause = Cause::Fault;
         match refusal.told {
@@ -469,7 +479,7 @@ impl<H: Host> QueuePair<H> {
             Told::Fatal => self.tell(AsyncEvent::Fatal(index)),
         }
         let ending = Ending::Refused(refusal.code);
-        self.end(cause, Some(terminate), ending);
+        self.end(cause, Some((now, terminate)), ending);
     }
 
     /// The peer's Terminate is here.
@@ -478,16 +488,16 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// We cannot go on, through no fault of the peer.
-    pub(super) fn fail(&mut self, cause: Cause) {
+    pub(super) fn fail(&mut self, now: Instant, cause: Cause) {
         let code = TerminateCode::LOCAL_CATASTROPHIC;
         let terminate = terminate::about(code, None);
-        self.end(cause, Some(terminate), Ending::Local);
+        self.end(cause, Some((now, terminate)), Ending::Local);
     }
 
     /// A completion was lost. spec: IBA 11.6.3.3
-    fn overrun(&mut self) {
+    fn overrun(&mut self, now: Instant) {
         self.tell(AsyncEvent::Fatal(self.common.index()));
-        self.fail(Cause::Fault);
+        self.fail(now, Cause::Fault);
     }
 
     /// Everything that was to be sent before the end is sent, and complete.
@@ -512,8 +522,9 @@ impl<H: Host> QueuePair<H> {
         }
     }
 
-    /// Ends the connection with an error of either end. A Terminate is sent if we may still send.
-    fn end(&mut self, cause: Cause, terminate: Option<Terminate>, ending: Ending) {
+    /// Ends the connection with an error of either end. A Terminate, if there is one for what
+    /// happened now, is sent if we may still send.
+    fn end(&mut self, cause: Cause, terminate: Option<(Instant, Terminate)>, ending: Ending) {
         let may_send = match &self.phase {
             Phase::Streaming(stream) => !matches!(stream.opening, Opening::Hears { .. }),
             Phase::Idle => false,
@@ -523,7 +534,7 @@ impl<H: Host> QueuePair<H> {
                 }
                 false
             }
-            Phase::Terminating(_) | Phase::Over => return,
+            Phase::Terminating { .. } | Phase::Over => return,
         };
         let had_stream = !matches!(self.phase, Phase::Idle);
         self.flush(cause);
@@ -531,7 +542,12 @@ impl<H: Host> QueuePair<H> {
             self.push(Event::Disconnected(ending));
         }
         match terminate.filter(|_| may_send) {
-            Some(terminate) => self.phase = Phase::Terminating(Box::new(terminate)),
+            Some((now, terminate)) => {
+                self.phase = Phase::Terminating {
+                    terminate: Box::new(terminate),
+                    deadline: now.plus(CLOSE_TIMEOUT),
+                };
+            }
             None if had_stream => self.over(Event::Abort),
             None => self.phase = Phase::Over,
         }
@@ -548,7 +564,7 @@ impl<H: Host> QueuePair<H> {
                 self.push(Event::Disconnected(ending));
                 self.over(how);
             }
-            Phase::Lingering { stream: None, .. } | Phase::Terminating(_) => self.over(how),
+            Phase::Lingering { stream: None, .. } | Phase::Terminating { .. } => self.over(how),
             Phase::Idle | Phase::Over => {}
         }
     }

@@ -40,7 +40,7 @@ impl<H: Host> QueuePair<H> {
                 Err(error) => {
                     let refusal = Refusal::of_framing(&error);
                     let terminate = terminate::about(refusal.code, None);
-                    self.refuse(refusal, terminate);
+                    self.refuse(now, refusal, terminate);
                     break;
                 }
             };
@@ -59,7 +59,7 @@ impl<H: Host> QueuePair<H> {
                 Ok(Taken::Done) if is_awaited => self.established(),
                 Ok(Taken::Done) => {}
                 Ok(Taken::Terminated(code)) => self.terminated(code),
-                Err((refusal, terminate)) => self.refuse(refusal, terminate),
+                Err((refusal, terminate)) => self.refuse(now, refusal, terminate),
             }
         }
         bytes.len()

@@ -19,7 +19,7 @@ impl<H: Host> QueuePair<H> {
         // a peer that asks without end does not keep our own requests waiting, nor the reverse
         let mut answers_first = true;
         while !out.is_full() && self.may_send() {
-            match self.send_one(memory, answers_first, out) {
+            match self.send_one(now, memory, answers_first, out) {
                 Step::Done => answers_first = !answers_first,
                 Step::Idle => break,
             }
@@ -31,7 +31,7 @@ impl<H: Host> QueuePair<H> {
             stream.reminder.spoke(now, sent);
         }
         // the last one, also where the bound is reached
-        if let Phase::Terminating(terminate) = &self.phase {
+        if let Phase::Terminating { terminate, .. } = &self.phase {
             out.push(Source::Own, &terminate::ulpdu(terminate), &[], &[]);
             self.common.counters.sent_packets += 1;
             self.linger(now);
@@ -43,7 +43,13 @@ impl<H: Host> QueuePair<H> {
     }
 
     /// A segment of the message that was begun; between messages of an answer or of a request.
-    fn send_one(&mut self, memory: &H::Memory, answers_first: bool, out: &mut StreamBurst) -> Step {
+    fn send_one(
+        &mut self,
+        now: Instant,
+        memory: &H::Memory,
+        answers_first: bool,
+        out: &mut StreamBurst,
+    ) -> Step {
         let sources = if self.requester.is_amid_message() {
             [Turn::Request, Turn::Request]
         } else if self.responder.answers.is_amid_answer() {
@@ -55,8 +61,8 @@ impl<H: Host> QueuePair<H> {
         };
         for source in sources {
             let step = match source {
-                Turn::Answer => self.send_answer(memory, out),
-                Turn::Request => self.send_request(memory, out),
+                Turn::Answer => self.send_answer(now, memory, out),
+                Turn::Request => self.send_request(now, memory, out),
             };
             if step == Step::Done {
                 return step;
@@ -65,18 +71,18 @@ impl<H: Host> QueuePair<H> {
         Step::Idle
     }
 
-    fn send_answer(&mut self, memory: &H::Memory, out: &mut StreamBurst) -> Step {
+    fn send_answer(&mut self, now: Instant, memory: &H::Memory, out: &mut StreamBurst) -> Step {
         let answers = &mut self.responder.answers;
         match answers.step(&mut self.common, memory, out) {
             Ok(step) => step,
             Err((refusal, terminate)) => {
-                self.refuse(refusal, terminate);
+                self.refuse(now, refusal, terminate);
                 Step::Idle
             }
         }
     }
 
-    fn send_request(&mut self, memory: &H::Memory, out: &mut StreamBurst) -> Step {
+    fn send_request(&mut self, now: Instant, memory: &H::Memory, out: &mut StreamBurst) -> Step {
         let Phase::Streaming(stream) = &self.phase else {
             return Step::Idle;
         };
@@ -84,7 +90,7 @@ impl<H: Host> QueuePair<H> {
         match self.requester.step(&mut self.common, memory, end, out) {
             Ok(step) => step,
             Err(cause) => {
-                self.fail(cause);
+                self.fail(now, cause);
                 Step::Idle
             }
         }

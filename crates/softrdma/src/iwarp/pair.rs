@@ -408,7 +408,7 @@ impl Pair {
             }
             match self.outgoing.frame(work, memory) {
                 Ok(()) => self.is_leaving = true,
-                Err(source) => self.qp.transmit_failed(source),
+                Err(source) => self.qp.transmit_failed(now, source),
             }
         }
         self.flush(now, memory, work);
@@ -434,7 +434,7 @@ impl Pair {
             Flushed::Full => false,
             Flushed::Fault { source, is_amid } => {
                 self.is_leaving = false;
-                self.qp.transmit_failed(source);
+                self.qp.transmit_failed(now, source);
                 if is_amid {
                     // no Terminate can stand in the middle of an FPDU
                     self.outgoing.clear();

@@ -77,6 +77,27 @@ fn a_peer_that_does_not_close_is_given_up() {
 }
 
 #[test]
+fn a_peer_that_does_not_read_what_is_wrong_is_given_up() {
+    let mut pair = Pair::open(Setting::default());
+    pair.forge(&[0xff; 20]);
+    let told = pair.passive.told();
+    assert!(matches!(
+        told.last(),
+        Some(Event::Disconnected(Ending::Refused(_)))
+    ));
+    assert_eq!(pair.passive.qp.state(), State::Error);
+    // the socket has no room, so the Terminate is not asked for
+    let deadline = pair.passive.qp.next_deadline().unwrap();
+    pair.passive
+        .qp
+        .handle_timeout(Instant::from_nanos(deadline.as_nanos() - 1));
+    assert_eq!(pair.passive.told(), []);
+    pair.passive.qp.handle_timeout(deadline);
+    assert_eq!(pair.passive.told(), [Event::Abort]);
+    assert_eq!(pair.passive.qp.next_deadline(), None);
+}
+
+#[test]
 fn a_read_that_is_never_answered_does_not_keep_a_connection_open() {
     let mut pair = Pair::open(Setting::default());
     let (ours, theirs) = (pair.active.region(&[3; 8]), pair.passive.region(&[4; 8]));

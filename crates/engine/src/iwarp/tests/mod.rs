@@ -149,7 +149,7 @@ impl End {
                 break;
             }
             if let Some(source) = self.frame(&burst, &mut stream, lines) {
-                self.qp.transmit_failed(source);
+                self.qp.transmit_failed(NOW, source);
             } else {
                 self.qp.burst_left(NOW);
             }
