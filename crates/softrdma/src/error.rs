@@ -103,7 +103,7 @@ pub enum Error {
     /// Not in this version.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
-    /// TCP cannot reach a peer, or have an address.
+    /// TCP cannot reach a peer, or have an address; or the peer has gone before it was answered.
     #[error("TCP at {address}: {errno}")]
     Tcp {
         /// Whose.

@@ -442,6 +442,10 @@ impl Id {
             }
             Some(record)
         })?;
+        if let Some(qpn) = record.qpn.filter(|_| record.is_stream()) {
+            // the queue pair stays, without a connection
+            self.process.abandon_stream(qpn, number);
+        }
         if let Some(incoming) = record.stream.incoming {
             // it may be gone itself
             let _ = incoming.reject(&[]);

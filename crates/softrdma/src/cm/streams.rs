@@ -91,7 +91,8 @@ impl Id {
             waits,
         };
         let called = self.process().connect_stream(qpn, &call, self.number());
-        self.with(|record| match called {
+        let is_called = called.is_ok();
+        let settled = self.with(|record| match called {
             Ok(local) => {
                 record.local = Some(local);
                 Ok(())
@@ -100,7 +101,12 @@ impl Id {
                 record.state = State::RouteResolved;
                 Err(unreached(error, remote))
             }
-        })
+        });
+        if is_called && settled.is_err() {
+            // it was destroyed while TCP was on its way
+            self.process().abandon_stream(qpn, self.number());
+        }
+        settled
     }
 
     /// Accepts the peer that waits.
@@ -117,13 +123,18 @@ impl Id {
         let accepted = self
             .process()
             .accept_stream(qpn, incoming, depths, data, self.number());
-        if accepted.is_err() {
-            self.with(|record| {
+        let has_failed = accepted.is_err();
+        let settled = self.with(|record| {
+            if has_failed {
                 record.state = State::Connected;
-                Ok(())
-            })?;
+            }
+            Ok(())
+        });
+        if settled.is_err() {
+            // it was destroyed meanwhile
+            self.process().abandon_stream(qpn, self.number());
         }
-        accepted
+        settled.and(accepted)
     }
 
     /// Refuses the peer that waits.

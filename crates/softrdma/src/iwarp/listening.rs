@@ -164,11 +164,11 @@ impl Incoming {
     /// Refuses, and lets the peer close the connection.
     ///
     /// # Errors
-    /// [`Error::System`] for too much private data: the connection is reset.
+    /// [`Error::Invalid`] for too much private data: the connection is reset.
     pub fn reject(mut self, private_data: &[u8]) -> Result<()> {
         let mut reply = Vec::new();
         let rejected = self.asked.reject(private_data, &mut reply);
-        rejected.map_err(|error| refused(&error))?;
+        rejected.map_err(|error| refused(&error, self.remote))?;
         if let Some(reception) = self.reception.upgrade()
             && let Some(stream) = self.stream.take()
         {

@@ -180,9 +180,26 @@ impl Pair {
         }
     }
 
-    /// Nobody is told of the connection any more.
-    pub fn forget(&mut self) {
+    /// Whether it is this one who is told what comes of the connection.
+    pub fn tells(&self, whom: &Teller) -> bool {
+        self.teller.as_ref().is_some_and(|teller| {
+            teller.token == whom.token && Arc::ptr_eq(&teller.reports, &whom.reports)
+        })
+    }
+
+    /// Nobody manages the connection any more: it ends with what has left, and nobody is told. One
+    /// that the program has closed ends as it would have.
+    pub fn abandon(&mut self, now: Instant) {
         self.teller = None;
+        let line = self.line.as_ref();
+        if line.is_some_and(|line| line.opening.is_some()) {
+            self.disconnect(now);
+        } else if self.qp.state() != State::SendQueueDrained {
+            self.qp.abort();
+            self.deliver();
+            // a reset would take from the peer what it has not read
+            self.end_with(End::Close);
+        }
     }
 
     /// Asks, with `request`, once TCP has reached the peer.

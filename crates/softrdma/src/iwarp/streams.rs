@@ -2,6 +2,7 @@
 //! Everything here happens within the shard's lock section. Whose turn it is: `turns.rs`.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -213,7 +214,8 @@ impl Streams {
             &asking.private_data,
             &mut request,
         );
-        let awaiting = awaiting.map_err(|error| refused(&error))?;
+        // nothing else can be wrong with it
+        let awaiting = awaiting.map_err(|_| TOO_LONG)?;
         let line = Line::new(asking.stream, asking.settings).asking(now, awaiting);
         pair.ask(line, &request, asking.to);
         self.after(index, now, memory);
@@ -223,7 +225,7 @@ impl Streams {
     /// Accepts a connection.
     ///
     /// # Errors
-    /// As [`Self::ask`]; and what has become of the peer meanwhile.
+    /// As [`Self::ask`]; and [`Error::Tcp`] for what has become of the peer meanwhile.
     pub fn accept(
         &mut self,
         index: QpIndex,
@@ -232,17 +234,18 @@ impl Streams {
         accepting: Accepting,
     ) -> Result<()> {
         let pair = self.prepare(index)?;
+        let peer = accepting.incoming.remote;
         let parts = accepting.incoming.into_parts();
         let (stream, asked, settings) = parts.ok_or(HAS_CONNECTION)?;
         match stream.receive(&mut [0]) {
             Receiving::Nothing => {}
-            Receiving::Received(_) => return Err(refused(&StartError::TooEarly)),
-            Receiving::End | Receiving::Lost(_) => return Err(refused(&StartError::Ended)),
+            Receiving::Received(_) => return Err(refused(&StartError::TooEarly, peer)),
+            Receiving::End | Receiving::Lost(_) => return Err(refused(&StartError::Ended, peer)),
         }
         let mut reply = Vec::new();
         let agreement = asked
             .accept(accepting.depths, &accepting.private_data, &mut reply)
-            .map_err(|error| refused(&error))?;
+            .map_err(|error| refused(&error, peer))?;
         let line = Line::new(stream, settings);
         if !pair.accept(now, line, agreement, &reply, accepting.to) {
             return Err(HAS_CONNECTION);
@@ -259,10 +262,21 @@ impl Streams {
         }
     }
 
-    /// Nobody is told any more of the connection of a queue pair.
-    pub fn forget(&mut self, index: QpIndex) {
-        if let Some(pair) = self.pair(index) {
-            pair.forget();
+    /// Nobody manages the connection that `manager` was told of any more, if the queue pair has it.
+    pub fn abandon(
+        &mut self,
+        index: QpIndex,
+        now: Instant,
+        memory: &MemoryTable,
+        manager: &Teller,
+    ) {
+        if self.pair(index).is_some_and(|pair| pair.tells(manager)) {
+            // what was posted leaves as far as there is room
+            self.after(index, now, memory);
+            if let Some(pair) = self.pair(index) {
+                pair.abandon(now);
+            }
+            self.after(index, now, memory);
         }
     }
 
@@ -348,10 +362,17 @@ impl SendQueues for Streams {
 const HAS_CONNECTION: Error =
     Error::Invalid("the queue pair has had a connection, or is in the error state");
 
-/// Why there is no connection, as a verb says it.
-pub(super) fn refused(error: &StartError) -> Error {
-    Error::System {
-        attempt: "set up a connection of iWARP",
-        errno: Errno::from_raw_os_error(errno(error)),
+const TOO_LONG: Error =
+    Error::Invalid("there is more private data than a start frame has room for");
+
+/// Why there is no connection with `peer`, as a verb says it. That peers come and go is no fault of
+/// the set-up.
+pub(super) fn refused(error: &StartError, peer: SocketAddr) -> Error {
+    match error {
+        StartError::PrivateData(_) => TOO_LONG,
+        error => Error::Tcp {
+            address: peer,
+            errno: Errno::from_raw_os_error(errno(error)),
+        },
     }
 }

@@ -25,8 +25,8 @@ impl<N: Network> Core<N> {
     /// Asks for a connection.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the queue pair has had a connection, or is not of iWARP;
-    /// [`Error::System`] for too much private data.
+    /// [`Error::Invalid`] if the queue pair has had a connection, or is not of iWARP, or for too
+    /// much private data.
     pub fn ask(&self, front: &Front, asking: Asking) -> Result<()> {
         let now = self.now();
         let mut inner = self.shard.lock();
@@ -39,7 +39,8 @@ impl<N: Network> Core<N> {
     /// Accepts one.
     ///
     /// # Errors
-    /// As [`Self::ask`], and `ECONNRESET` or `EPROTO` if the peer has gone or said too much.
+    /// As [`Self::ask`], and [`Error::Tcp`] with `ECONNRESET` or `EPROTO` if the peer has gone or
+    /// said too much.
     pub fn accept(&self, front: &Front, accepting: Accepting) -> Result<()> {
         let now = self.now();
         let mut inner = self.shard.lock();
@@ -60,11 +61,15 @@ impl<N: Network> Core<N> {
         self.shard.serve_locked(&mut inner, now, &self.memory);
     }
 
-    /// Nobody is told of the connection any more.
-    pub fn forget(&self, front: &Front) {
-        if let Ok(streams) = self.shard.lock().streams_of(front) {
-            streams.forget(front.index());
+    /// Ends the connection of which `manager` is told, which nobody manages any more.
+    pub fn abandon(&self, front: &Front, manager: &Teller) {
+        let now = self.now();
+        let mut inner = self.shard.lock();
+        inner.hand_over(front);
+        if let Ok(streams) = inner.streams_of(front) {
+            streams.abandon(front.index(), now, &self.memory, manager);
         }
+        self.shard.serve_locked(&mut inner, now, &self.memory);
     }
 }
 
@@ -132,6 +137,14 @@ impl Process {
     pub(crate) fn disconnect_stream(&self, qpn: Qpn) {
         if let Ok((lane, front)) = self.stream(qpn) {
             lane.core.disconnect(&front);
+            lane.attendant.wake.wake();
+        }
+    }
+
+    /// The ID with this `token` is gone: the connection that the queue pair has for it ends.
+    pub(crate) fn abandon_stream(&self, qpn: Qpn, token: u64) {
+        if let Ok((lane, front)) = self.stream(qpn) {
+            lane.core.abandon(&front, &self.teller(token));
             lane.attendant.wake.wake();
         }
     }

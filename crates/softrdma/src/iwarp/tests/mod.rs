@@ -2,6 +2,7 @@
 //! Nobody serves them but the test itself.
 
 mod hostile;
+mod left_alone;
 mod set_up;
 mod transfers;
 
