@@ -23,7 +23,7 @@ pub struct AddressHandle {
 
 impl AddressHandle {
     pub(crate) fn new(pd: &ProtectionDomain, address: &AddressVector) -> Result<Self> {
-        pd.0.context.process.check()?;
+        pd.0.context.check()?;
         if pd.0.context.kind == LinkKind::Siw {
             return Err(Error::Unsupported("an address handle of iWARP"));
         }

@@ -226,6 +226,35 @@ impl<N: Network> Core<N> {
         Ok(())
     }
 
+    /// Puts those into the error state whose device is gone.
+    pub fn lose_queue_pairs(&self, is_lost: impl Fn(&Front) -> bool) {
+        self.end_queue_pairs(&mut self.shard.lock(), is_lost);
+    }
+
+    /// The same in a lock section.
+    pub(crate) fn end_queue_pairs(&self, inner: &mut Inner<N>, is_lost: impl Fn(&Front) -> bool) {
+        let now = self.now();
+        let attributes = Attributes {
+            state: State::Error,
+            ..Attributes::default()
+        };
+        for (index, front) in inner.fronts.clone() {
+            if !is_lost(&front) {
+                continue;
+            }
+            if front.is_stream() {
+                let to_error = (Some(State::Error), None);
+                inner.streams.modify(index, now, &self.memory, to_error);
+                continue;
+            }
+            // a queue pair in RESET has nothing to flush and stays there
+            let (engine, mask) = (&mut inner.engine, AttributeMask::STATE);
+            let _ = engine.modify_qp(now, index, &attributes, mask, &self.memory);
+            front.set_state(State::Error);
+        }
+        inner.deliver_events();
+    }
+
     /// Whether [`Self::modify`] would take these attributes in the present state, addresses aside.
     ///
     /// # Errors

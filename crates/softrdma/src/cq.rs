@@ -40,7 +40,7 @@ impl CompletionQueue {
         channel: Option<&Arc<CompletionChannel>>,
         vector: u32,
     ) -> Result<Self> {
-        context.process.check()?;
+        context.check()?;
         if vector as usize >= io::thread::cores() {
             return Err(Error::Invalid("the device has fewer completion vectors"));
         }

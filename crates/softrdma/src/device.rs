@@ -1,6 +1,6 @@
 //! A link opened by this process: what C calls a context.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use broker::client::{Client, ConnectOptions};
@@ -17,7 +17,7 @@ use crate::completion_channel::CompletionChannel;
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
 use crate::event_queue::{EventKind, EventQueue};
-use crate::process::Process;
+use crate::process::{Process, report};
 use crate::protection_domain::ProtectionDomain;
 
 /// The links that programs of this network namespace can open, oldest first, or those that
@@ -50,6 +50,8 @@ pub struct Context {
     pub(crate) kind: LinkKind,
     link: RwLock<LinkInfo>,
     pub(crate) events: Arc<EventQueue>,
+    /// The link was deleted, perhaps with its interface. One of the same name is another.
+    is_gone: AtomicBool,
     /// Serialises `open`'s and `drop`'s talk with the broker about this link.
     in_use: Mutex<bool>,
 }
@@ -79,6 +81,7 @@ impl Device {
             kind: link.kind,
             link: RwLock::new(link),
             events,
+            is_gone: AtomicBool::new(false),
             in_use: Mutex::new(true),
         });
         process.add_context(&context);
@@ -103,7 +106,7 @@ impl Device {
     /// The port as it is now.
     ///
     /// # Errors
-    /// [`Error::Forked`], [`Error::DeviceFatal`].
+    /// [`Error::Forked`], [`Error::DeviceFatal`], [`Error::LinkGone`].
     pub fn port(&self) -> Result<PortAttributes> {
         let mut port = PortAttributes::of(&self.0.refresh()?);
         let lanes = self.0.process.lanes.all();
@@ -156,7 +159,7 @@ impl Device {
     /// # Errors
     /// As [`Self::port`].
     pub fn protection_domain(&self) -> Result<ProtectionDomain> {
-        self.0.process.check()?;
+        self.0.check()?;
         Ok(ProtectionDomain::new(Arc::clone(&self.0), self.0.next_pd()))
     }
 
@@ -165,7 +168,7 @@ impl Device {
     /// # Errors
     /// [`Error::System`] without a free descriptor.
     pub fn completion_channel(&self) -> Result<Arc<CompletionChannel>> {
-        self.0.process.check()?;
+        self.0.check()?;
         let channel = CompletionChannel::new().map_err(|errno| Error::System {
             attempt: "make an eventfd for a completion channel",
             errno,
@@ -194,9 +197,10 @@ impl Device {
         CompletionQueue::new(&self.0, size, channel, vector)
     }
 
-    /// Whether it can be used: not after the broker died, nor in a child of the process.
+    /// Whether it can be used: not after the broker died or the link was deleted, nor in a child of
+    /// the process.
     pub fn is_usable(&self) -> bool {
-        self.0.process.check().is_ok()
+        self.0.check().is_ok()
     }
 
     /// Asynchronous events of this device.
@@ -219,9 +223,22 @@ impl Context {
         self.link.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The link as it is now; the last known state if it was deleted.
-    fn refresh(&self) -> Result<LinkInfo> {
+    /// Whether it can be used.
+    pub(crate) fn check(&self) -> Result<()> {
         self.process.check()?;
+        if self.is_gone() {
+            return Err(Error::LinkGone);
+        }
+        Ok(())
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
+    }
+
+    /// The link as it is now; the last known state if nobody has said yet that it was deleted.
+    fn refresh(&self) -> Result<LinkInfo> {
+        self.check()?;
         let name = self.link().name;
         if let Ok(now) = self.process.broker.link(&name) {
             *self.link.write().unwrap_or_else(PoisonError::into_inner) = now;
@@ -237,7 +254,7 @@ impl Context {
     /// Where packets go that are addressed with `vector`. The broker is asked only where what it
     /// told last does not say it: a program may connect many queue pairs at once.
     pub(crate) fn path(&self, vector: &AddressVector) -> Result<Path> {
-        self.process.check()?;
+        self.check()?;
         if let Some(path) = resolve_plain(vector, &self.known()) {
             return Ok(path);
         }
@@ -254,7 +271,22 @@ impl Context {
         resolve(vector, &own, &others)
     }
 
-    /// The broker died.
+    /// The link was deleted: its queue pairs are in the error state from here on, and nothing new
+    /// is made on it.
+    fn lose_link(&self, name: &str) {
+        self.is_gone.store(true, Ordering::Release);
+        report(&format!(
+            "the RDMA device {name} is gone, as its network interface or it was deleted"
+        ));
+        for lane in self.process.lanes.all() {
+            lane.core
+                .lose_queue_pairs(|front| front.reports_to(&self.events));
+            lane.attendant.wake.wake();
+        }
+        self.report_fatal();
+    }
+
+    /// The device is lost.
     pub(crate) fn report_fatal(&self) {
         self.events.push(EventKind::DeviceFatal, 0);
     }
@@ -286,21 +318,23 @@ impl Context {
 
 impl Process {
     /// News from the broker.
-    pub(crate) fn hear(&self, event: &Event) {
+    pub(crate) fn hear(self: &Arc<Self>, event: &Event) {
         for lane in self.lanes.all() {
             lane.core.shard.lock().network.forget_routes();
         }
         self.connections.hear(event, &self.reception);
-        if let Event::Added(link) = event {
-            self.connections.listen_at(self, link);
+        match event {
+            Event::Added(link) => self.connections.listen_at(self, link),
+            Event::Removed { name } => self.lose_link(name),
+            Event::Changed { .. } => {}
         }
         for context in self.contexts() {
-            if context.link().name != event.link_name() {
+            if context.is_gone() || context.link().name != event.link_name() {
                 continue;
             }
             match event {
                 Event::Changed { link, changes } => context.hear(link, *changes),
-                Event::Removed { .. } => context.report_fatal(),
+                Event::Removed { name } => context.lose_link(name),
                 Event::Added(_) => {}
             }
         }
@@ -311,8 +345,10 @@ impl Drop for Context {
     fn drop(&mut self) {
         let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut *in_use) && self.process.check().is_ok() {
-            // a broker that cannot be told learns it from our end
-            let _ = self.process.broker.end_use(&self.link().name);
+            if !self.is_gone() {
+                // a broker that cannot be told learns it from our end
+                let _ = self.process.broker.end_use(&self.link().name);
+            }
             self.process.registry.contexts.remove(self.number);
         }
     }

@@ -100,6 +100,9 @@ pub enum Error {
     /// The broker died, and with it the device.
     #[error("the broker died: close the device and open it again")]
     DeviceFatal,
+    /// The link was deleted, by command or with its network interface.
+    #[error("the device is gone, as its network interface or it was deleted")]
+    LinkGone,
     /// Not in this version.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
@@ -164,7 +167,7 @@ impl Error {
             Self::Connected => libc::EISCONN,
             Self::Busy(_) => libc::EBUSY,
             Self::BadAddress => libc::EFAULT,
-            Self::Forked | Self::DeviceFatal => libc::EIO,
+            Self::Forked | Self::DeviceFatal | Self::LinkGone => libc::EIO,
             Self::Unsupported(_) => libc::EOPNOTSUPP,
             Self::Tcp { errno, .. } | Self::System { errno, .. } => errno.raw_os_error(),
         }

@@ -160,6 +160,11 @@ impl Front {
         self.state.store(state as u8, Ordering::SeqCst);
     }
 
+    /// Whether its asynchronous events go there.
+    pub fn reports_to(&self, events: &Arc<EventQueue>) -> bool {
+        Arc::ptr_eq(&self.events, events)
+    }
+
     /// Sets what events carry to name this queue pair.
     pub fn set_cookie(&self, cookie: u64) {
         self.cookie.store(cookie, Ordering::Relaxed);

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use broker::client::Client;
 use broker::counters::CounterPage;
 use engine::Instant;
-use engine::qp::{AttributeMask, Attributes, State};
 use io::fork::ClosedInChild;
 use io::poll::Wake;
 use io::udp::ReceiveSocket;
@@ -101,7 +100,6 @@ impl Lane {
 
     /// Closes what was leased and ends every queue pair.
     pub(crate) fn close(&self) {
-        let now = self.core.now();
         let mut inner = self.core.shard.lock();
         // the numbers first: once closed they may be somebody else's
         self.inherited
@@ -109,29 +107,7 @@ impl Lane {
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
         inner.network.close();
-        let attributes = Attributes {
-            state: State::Error,
-            ..Attributes::default()
-        };
-        for (index, front) in inner.fronts.clone() {
-            if front.is_stream() {
-                let to_error = (Some(State::Error), None);
-                inner
-                    .streams
-                    .modify(index, now, &self.core.memory, to_error);
-                continue;
-            }
-            // a queue pair in RESET has nothing to flush and stays there
-            let _ = inner.engine.modify_qp(
-                now,
-                index,
-                &attributes,
-                AttributeMask::STATE,
-                &self.core.memory,
-            );
-            front.set_state(State::Error);
-        }
-        inner.deliver_events();
+        self.core.end_queue_pairs(&mut inner, |_| true);
     }
 }
 

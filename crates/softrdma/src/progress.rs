@@ -362,7 +362,7 @@ impl Thread {
         Ok(())
     }
 
-    fn hear_broker(process: &Process) {
+    fn hear_broker(process: &Arc<Process>) {
         match process.broker.news() {
             Ok(news) => {
                 for news in news {

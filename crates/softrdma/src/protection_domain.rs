@@ -83,7 +83,7 @@ impl ProtectionDomain {
         access: Access,
     ) -> Result<MemoryRegion> {
         let process = &self.0.context.process;
-        process.check()?;
+        self.0.context.check()?;
         // SAFETY: the caller's promise.
         let registered = unsafe {
             process

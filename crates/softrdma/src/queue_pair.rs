@@ -151,7 +151,7 @@ pub struct QueuePair {
 impl QueuePair {
     pub(crate) fn new(pd: &ProtectionDomain, options: QueuePairOptions<'_>) -> Result<Self> {
         let process = &pd.0.context.process;
-        process.check()?;
+        pd.0.context.check()?;
         for cq in [options.send_cq, options.receive_cq] {
             if !Arc::ptr_eq(&cq.context().process, process) {
                 return Err(Error::Invalid("the completion queue is of another process"));
@@ -345,7 +345,7 @@ impl QueuePair {
         address: &AddressVector,
         mask: AttributeMask,
     ) -> Result<()> {
-        self.process().check()?;
+        self.pd.context.check()?;
         let core = self.core();
         let mut attributes = *attributes;
         let active = self.pd.context.link().active_mtu;

@@ -21,7 +21,7 @@ pub struct SharedReceiveQueue {
 impl SharedReceiveQueue {
     pub(crate) fn new(pd: &ProtectionDomain, wr_max: u32, sge_max: u32) -> Result<Self> {
         let context = &pd.0.context;
-        context.process.check()?;
+        context.check()?;
         let queue = Queue::new(wr_max, sge_max, Arc::clone(&context.events))?;
         let number = context.process.registry.shared_receives.add(pd.0.id.0);
         queue.set_number(number);

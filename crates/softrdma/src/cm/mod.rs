@@ -16,6 +16,7 @@
 //! | `resolve` | from addresses to the link and the path between them |
 //! | `neighbour` | who is waited for on that path |
 //! | `incoming` | from the state machines' events to the program's |
+//! | `removal` | what they are told when their device is gone |
 //! | `advice` | what the person in front of the program is told |
 //! | `report` | what IDs there are, for who asks |
 //! | `attributes` | what the queue pair of a connection has to be set to |
@@ -35,6 +36,7 @@ mod incoming;
 mod multicast;
 mod neighbour;
 mod record;
+mod removal;
 mod report;
 mod resolve;
 mod streams;
@@ -123,16 +125,6 @@ impl Connections {
         }
         *links = visible(std::mem::take(links));
         reception.know(links);
-    }
-
-    /// The broker died: whoever has a device is told that it is gone.
-    pub(crate) fn lose_device(&self) {
-        let inner = self.lock();
-        for (number, record) in &inner.records {
-            if record.route.is_some() {
-                record.tell(*number, CmEvent::of(record, EventKind::DeviceRemoval, 0));
-            }
-        }
     }
 
     /// The index of the link that has this address.

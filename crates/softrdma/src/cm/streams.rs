@@ -226,7 +226,10 @@ impl Process {
                         // nobody answers it: its connection was reset
                         tracing::debug!(why, "a caller is refused");
                     }
-                } else if let Some(record) = inner.records.get_mut(&token) {
+                } else if let Some(record) = inner.records.get_mut(&token)
+                    // or else its link is gone, and its program knows
+                    && record.state != State::Disconnected
+                {
                     let event = happened(record, kind);
                     record.tell(token, event);
                 }

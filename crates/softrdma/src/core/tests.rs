@@ -252,3 +252,17 @@ fn an_acknowledgement_leaves_alone_with_the_poll_that_finds_nothing() {
     assert_eq!(cable.borrow()[0].len(), 1);
     assert_eq!(asks.poll(&asks.send_cq), 1);
 }
+
+#[test]
+fn queue_pairs_of_a_lost_device_are_flushed() {
+    let (_cable, [client, server]) = pair();
+    server.core.lose_queue_pairs(|_| false);
+    assert_eq!(server.front.state(), State::ReadyToSend);
+    assert_eq!(server.poll(&server.receive_cq), 0);
+    client.post_send();
+    client.core.lose_queue_pairs(|_| true);
+    for queue in [&client.send_cq, &client.receive_cq] {
+        assert_eq!(client.poll(queue), 1);
+    }
+    assert_eq!(client.front.state(), State::Error);
+}

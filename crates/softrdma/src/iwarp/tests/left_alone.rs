@@ -105,3 +105,24 @@ fn who_leaves_after_closing_has_everything_sent() {
     });
     assert!(is_quiet(a));
 }
+
+#[test]
+fn queue_pairs_of_a_lost_device_are_flushed_and_those_of_others_are_not() {
+    let pair = Pair::new("127.0.0.1", Settings::default());
+    let (a, b) = (&pair.a, &pair.b);
+    let others = Arc::new(EventQueue::new().expect("a descriptor"));
+    a.post_receive(&pair.a_qp, 1, 0, 100);
+    a.core.lose_queue_pairs(|front| front.reports_to(&others));
+    assert_eq!(pair.a_qp.state(), State::ReadyToSend);
+    assert!(a.completion().is_none());
+
+    a.core.lose_queue_pairs(|front| front.reports_to(&a.events));
+    assert_eq!(pair.a_qp.state(), State::Error);
+    let done = completion(&pair.sides(), a);
+    assert_eq!((done.id, done.status), (1, Status::Flushed));
+    let told = report(&pair.sides(), b).kind;
+    assert!(
+        matches!(told, ReportKind::Disconnected(Ending::Lost)),
+        "{told:?}"
+    );
+}
