@@ -14,6 +14,7 @@ use io::netlink::Hop;
 
 use super::Inner;
 use super::record::State;
+use crate::error::Error;
 use crate::process::report;
 
 /// What can be missing.
@@ -25,6 +26,7 @@ enum Lack {
     Listener = 4,
     Answer = 8,
     Neighbour = 16,
+    TcpPort = 32,
 }
 
 /// Which of them were told.
@@ -97,6 +99,16 @@ pub(super) fn no_listener(to: SocketAddr) {
     });
 }
 
+/// Who listens at all addresses cannot do so over iWARP, and does without.
+pub(super) fn no_tcp_port(port: u16, error: &Error) {
+    tell_once(Lack::TcpPort, || {
+        format!(
+            "connections over RoCE will arrive at port {port}, those over iWARP will not \
+             ({error}): `ss -tlnp` names who has this port of TCP"
+        )
+    });
+}
+
 /// The oldest request that may be without an answer: when it was sent, and whose it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
@@ -148,10 +160,12 @@ mod tests {
 
     #[test]
     fn a_trouble_is_told_once_and_hides_no_other() {
-        use Lack::{Address, Answer, Listener, Neighbour, Way};
+        use Lack::{Address, Answer, Listener, Neighbour, TcpPort, Way};
         let told = Told(AtomicU8::new(0));
-        let met = [Answer, Way, Answer, Listener, Way, Address, Neighbour];
+        let met = [
+            Answer, Way, Answer, Listener, Way, Address, Neighbour, TcpPort,
+        ];
         let first = met.map(|lack| told.is_first(lack));
-        assert_eq!(first, [true, true, false, true, false, true, true]);
+        assert_eq!(first, [true, true, false, true, false, true, true, true]);
     }
 }

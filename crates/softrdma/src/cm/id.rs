@@ -340,6 +340,9 @@ impl Id {
         })?;
         let messages = by_messages.then(|| self.listen_for_messages(port, backlog));
         let streams = by_streams.then(|| self.listen_for_callers(backlog));
+        if let (Some(Ok(())), Some(Err(error))) = (&messages, &streams) {
+            advice::no_tcp_port(port.port, error);
+        }
         let is_heard = [&messages, &streams]
             .into_iter()
             .flatten()

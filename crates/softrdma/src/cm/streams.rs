@@ -22,7 +22,7 @@ use super::event::{ConnectionParameters, Event, EventKind};
 use super::id::Id;
 use super::record::{Record, State};
 use super::resolve::route;
-use super::{Connections, Inner};
+use super::{Connections, Inner, advice};
 use crate::error::{Error, Result};
 use crate::iwarp::{
     Call, Incoming, ListenAt, Report, ReportKind, Settings, StreamListener, Terms, errno, link_at,
@@ -309,7 +309,8 @@ impl Connections {
             .collect();
         for number in lacking {
             if let Err(error) = inner.listen_for_callers(process, number, super::id::BACKLOG_MAX) {
-                tracing::debug!(%error, link = link.name, "a listener does without a new link");
+                let local = inner.records.get(&number).and_then(|record| record.local);
+                advice::no_tcp_port(local.map_or(0, |local| local.port()), &error);
             }
         }
     }
