@@ -1,8 +1,11 @@
 //! How the command reaches the broker.
 
-use std::env;
+use std::{
+    env,
+    time::{Duration, Instant},
+};
 
-use broker::{CallError, Client, ConnectError, ConnectOptions, LinkInfo};
+use broker::{CallError, Client, ConnectError, ConnectOptions, LinkInfo, Refusal};
 
 fn options(start: bool) -> ConnectOptions {
     // this very program is the broker's
@@ -33,6 +36,20 @@ pub(crate) fn links() -> Result<Vec<LinkInfo>, Failure> {
         Some(client) => Ok(client.links()?),
         None => Ok(Vec::new()),
     }
+}
+
+/// A program without the port gets no device that works, of either type: better said now. Clients
+/// of a broker that was killed need a moment to let go of it.
+pub(crate) fn wait_for_port(client: &Client) -> Result<(), Failure> {
+    const WAIT: Duration = Duration::from_secs(3);
+    let deadline = Instant::now() + WAIT;
+    while let Some(detail) = client.status()?.port_problem {
+        if Instant::now() >= deadline {
+            return Err(CallError::from(Refusal::PortUnavailable { detail }).into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 /// What keeps a command from the broker's answer.

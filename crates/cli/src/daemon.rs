@@ -86,6 +86,11 @@ fn serve(arguments: &Arguments) -> Result<(), String> {
 /// Starts the daemon away from this session and waits until it answers, so that what is done next
 /// finds it.
 fn start(arguments: &Arguments) -> Result<(), String> {
+    if let Ok(client) = Client::connect(&options(arguments)) {
+        let pid = client.status().map_err(|error| error.to_string())?.pid;
+        eprintln!("softrdma: the broker runs already (pid {pid}), as it was started");
+        return Ok(());
+    }
     let mut words = vec![
         "broker".to_owned(),
         "--foreground".to_owned(),

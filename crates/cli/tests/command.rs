@@ -228,6 +228,48 @@ link rxe0/1 state ACTIVE physical_state LINK_UP netdev left\x20
 }
 
 #[test]
+fn a_link_is_made_only_if_programs_can_use_it() {
+    let dist = Dist::new("port");
+    let script = "
+        $S broker --instance other
+        $S link add rxe1 type rxe netdev lo 2>&1; echo $?
+        $S link add siw1 type siw netdev lo 2>&1 | head -n 1; $S link show
+        $S broker --instance other stop
+        $S link add rxe1 type rxe netdev lo; echo $?; $S link show";
+    let Some(output) = dist.script(script) else {
+        return;
+    };
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let lines: Vec<&str> = out.lines().collect();
+    let [kernel, ours, failed, siw, added, link] = lines[..] else {
+        panic!("{out}{err}");
+    };
+    assert_eq!(kernel, "error: Address already in use");
+    let told = "softrdma: UDP port 4791 is in use by softrdma (pid ";
+    assert!(ours.starts_with(told), "{ours}");
+    assert_eq!((failed, siw, added), ("1", kernel, "0"), "{out}{err}");
+    assert!(link.starts_with("link rxe1/1 state ACTIVE "), "{out}{err}");
+}
+
+#[test]
+fn a_second_broker_is_told_of_the_first() {
+    let dist = Dist::new("second");
+    let script = "
+        $S broker 2>&1; $S broker 2>&1; echo $?
+        $S broker status | sed -n 's/.*: pid \\([0-9]*\\),.*/\\1/p'";
+    let Some(output) = dist.script(script) else {
+        return;
+    };
+    let out = text(&output.stdout);
+    let lines: Vec<&str> = out.lines().collect();
+    let [told, "0", pid] = lines[..] else {
+        panic!("{out}{}", text(&output.stderr));
+    };
+    let expected = format!("softrdma: the broker runs already (pid {pid}), as it was started");
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn a_killed_broker_is_replaced() {
     let dist = Dist::new("killed");
     let script = "
@@ -261,6 +303,8 @@ fn mistakes_of_the_command_line_end_as_those_of_rdma() {
             .output()
             .expect("it is a program");
         assert_eq!(output.status.code(), Some(code), "{words:?}: {output:?}");
+        let is_told = text(&output.stderr).contains("softrdma: nothing was done");
+        assert_eq!(is_told, words[1] == "bogus", "{words:?}: {output:?}");
     }
 }
 

@@ -7,10 +7,10 @@ use broker::{
 };
 
 use super::{
-    Ended, OutputOptions, abbreviates, failed,
+    Ended, NOTHING_DONE, OutputOptions, abbreviates, failed,
     format::{Entry, Field, Value, render},
 };
-use crate::connect::{Failure, connect, connect_or_start, links};
+use crate::connect::{Failure, connect, connect_or_start, links, wait_for_port};
 
 /// As iproute2 has it.
 const USAGE: &str = "\
@@ -168,7 +168,7 @@ fn add(mut words: VecDeque<String>) -> Ended {
     }
 }
 
-/// Adds a link; says what keeps it from being of use.
+/// Adds a link; says what keeps it from being of use for now.
 fn try_add(
     name: &str,
     kind: &str,
@@ -176,15 +176,13 @@ fn try_add(
     options: Option<IwarpOptions>,
 ) -> Result<String, Failure> {
     let client = connect_or_start()?;
+    wait_for_port(&client)?;
     let link = client.add_link_with(name, kind, netdev, true, options)?;
     let mut remarks = String::new();
     if !link.up {
         remarks += &format!(
             "softrdma: {netdev} is down: `ip link set {netdev} up` makes the port active\n"
         );
-    }
-    if let Some(problem) = client.status()?.port_problem {
-        remarks += &format!("softrdma: programs cannot use {name} yet: {problem}\n");
     }
     Ok(remarks)
 }
@@ -223,7 +221,7 @@ fn options(kind: &str, mut words: VecDeque<String>) -> Result<Option<IwarpOption
 /// Takes the word `keyword`; otherwise how the command ends.
 fn expect(words: &mut VecDeque<String>, keyword: &str) -> Option<Ended> {
     match words.pop_front() {
-        None => Some(Ended::Output(USAGE.into())),
+        None => Some(Ended::Remarked(USAGE.into(), NOTHING_DONE.into())),
         Some(word) if abbreviates(&word, keyword) => None,
         Some(word) => Some(Ended::Usage(format!("Unknown parameter '{word}'.\n"))),
     }

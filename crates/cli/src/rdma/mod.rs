@@ -44,6 +44,10 @@ pub(crate) enum Object {
     Statistic,
 }
 
+/// Said below a usage error: its exit code does not tell.
+const NOTHING_DONE: &str =
+    "softrdma: nothing was done; the exit code is 0 all the same, as with iproute2's rdma\n";
+
 /// The end of a command.
 #[derive(Debug)]
 enum Ended {
@@ -80,7 +84,7 @@ pub(crate) fn run(object: Object, options: OutputOptions, words: Words) -> ExitC
             crate::print(&text);
             eprint!("{remark}");
         }
-        Ended::Usage(text) => eprint!("{text}"),
+        Ended::Usage(text) => eprint!("{text}{NOTHING_DONE}"),
         Ended::Failed(text) => {
             eprint!("{text}");
             return ExitCode::FAILURE;

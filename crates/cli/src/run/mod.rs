@@ -16,7 +16,6 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
-    time::{Duration, Instant},
 };
 
 use broker::{CallError, Client, Refusal};
@@ -25,7 +24,7 @@ use self::{
     program::{LIBRARIES, Verdict},
     sysfs::{Place, Wish},
 };
-use crate::connect::{Failure, connect_or_start};
+use crate::connect::{Failure, connect_or_start, wait_for_port};
 
 /// Run a program with the libraries of softrdma.
 #[derive(Debug, clap::Args)]
@@ -179,20 +178,6 @@ fn add_default_link(client: &Client) -> Result<(), Failure> {
         Err(CallError::Refused(Refusal::NameInUse { .. } | Refusal::NetdevInUse { .. })) => Ok(()),
         Err(error) => Err(error.into()),
     }
-}
-
-/// A program without the port gets no device that works: better said now. Clients of a broker that
-/// was killed need a moment to let go of it.
-fn wait_for_port(client: &Client) -> Result<(), Failure> {
-    const WAIT: Duration = Duration::from_secs(3);
-    let deadline = Instant::now() + WAIT;
-    while let Some(detail) = client.status()?.port_problem {
-        if Instant::now() >= deadline {
-            return Err(CallError::from(Refusal::PortUnavailable { detail }).into());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
 }
 
 /// What changes in the environment.
