@@ -46,15 +46,15 @@ const START_WAIT: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let done = match arguments.action {
-        Some(Action::Status) => status(arguments),
-        Some(Action::Stop) => stop(arguments),
-        None if arguments.foreground => serve(arguments),
-        None => start(arguments),
+        Some(Action::Status) => status(arguments).map(|text| crate::print(&text)),
+        Some(Action::Stop) => stop(arguments).map(|()| ExitCode::SUCCESS),
+        None if arguments.foreground => serve(arguments).map(|()| ExitCode::SUCCESS),
+        None => start(arguments).map(|()| ExitCode::SUCCESS),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(text) => {
-            eprintln!("softrdma: {text}");
+            crate::complain(text);
             ExitCode::FAILURE
         }
     }
@@ -88,7 +88,9 @@ fn serve(arguments: &Arguments) -> Result<(), String> {
 fn start(arguments: &Arguments) -> Result<(), String> {
     if let Ok(client) = Client::connect(&options(arguments)) {
         let pid = client.status().map_err(|error| error.to_string())?.pid;
-        eprintln!("softrdma: the broker runs already (pid {pid}), as it was started");
+        crate::complain(format_args!(
+            "the broker runs already (pid {pid}), as it was started"
+        ));
         return Ok(());
     }
     let mut words = vec![
@@ -119,7 +121,7 @@ fn start(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-fn status(arguments: &Arguments) -> Result<(), String> {
+fn status(arguments: &Arguments) -> Result<String, String> {
     let client = Client::connect(&options(arguments)).map_err(|error| error.to_string())?;
     let status = client.status().map_err(|error| error.to_string())?;
     let holders = client.slot_holders().map_err(|error| error.to_string())?;
@@ -136,8 +138,7 @@ fn status(arguments: &Arguments) -> Result<(), String> {
         text += &format!("the port is not open: {problem}\n");
     }
     text += &list(&holders);
-    crate::print(&text);
-    Ok(())
+    Ok(text)
 }
 
 /// What became of packets to QP 1, with reasons where some were dropped.

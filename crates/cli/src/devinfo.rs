@@ -59,12 +59,9 @@ fn report(failure: &Failure) -> Failed {
 
 fn finish(output: Result<String, Failed>) -> ExitCode {
     match output {
-        Ok(text) => {
-            crate::print(&text);
-            ExitCode::SUCCESS
-        }
+        Ok(text) => crate::print(&text),
         Err((text, code)) => {
-            eprint!("{text}");
+            crate::print_error(&text);
             ExitCode::from(code)
         }
     }

@@ -15,7 +15,7 @@ pub(crate) fn start() {
     let filter: Targets = match directives.parse() {
         Ok(filter) => filter,
         Err(error) => {
-            eprintln!("softrdma: SOFTRDMA_LOG: {error}");
+            crate::complain(format_args!("SOFTRDMA_LOG: {error}"));
             return;
         }
     };
@@ -31,7 +31,7 @@ pub(crate) fn start() {
             return;
         }
         Some(Err((path, error))) => {
-            eprintln!("softrdma: cannot log to {}: {error}", path.display());
+            crate::complain(format_args!("cannot log to {}: {error}", path.display()));
         }
         None => {}
     }

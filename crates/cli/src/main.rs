@@ -8,6 +8,8 @@
 //! | `ping`: what rping does | `ping/` |
 //! | `broker`: the daemon | `daemon.rs` |
 #![forbid(unsafe_code)]
+// these panic when nobody can be written to
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod connect;
 mod daemon;
@@ -17,6 +19,8 @@ mod ping;
 mod rdma;
 mod run;
 
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -73,14 +77,40 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes to standard output; a reader that has gone (`softrdma … | head`) is no error.
-fn print(text: &str) {
-    use std::io::Write;
+/// Writes to standard output; the exit code of a command that has nothing else to do. A reader that
+/// has gone (`softrdma … | head`) is no error.
+fn print(text: &str) -> ExitCode {
     let mut output = std::io::stdout().lock();
-    if let Err(error) = output
-        .write_all(text.as_bytes())
-        .and_then(|()| output.flush())
-    {
-        tracing::debug!(%error, "standard output is gone");
+    let written = output.write_all(text.as_bytes());
+    match written.and_then(|()| output.flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(format_args!("cannot write to standard output: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says on standard error, in a line of its own, what is wrong.
+fn complain(text: impl Display) {
+    print_error(&format!("softrdma: {text}\n"));
+}
+
+/// Writes to standard error. Where that cannot be done the exit code says enough.
+fn print_error(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_may_be_repeated() {
+        for option in ["-d", "-j", "-p", "--details"] {
+            let parsed = Arguments::try_parse_from(["softrdma", option, option, "link"]);
+            assert!(parsed.is_ok(), "{option}");
+        }
     }
 }

@@ -309,6 +309,42 @@ fn mistakes_of_the_command_line_end_as_those_of_rdma() {
 }
 
 #[test]
+fn whom_nothing_can_be_told_the_exit_code_tells() {
+    let full = || fs::File::create("/dev/full").expect("part of every system");
+    let softrdma = |arguments: &[&str]| {
+        let mut command = Command::new(SOFTRDMA);
+        command.args(arguments);
+        command
+    };
+    let code = |mut command: Command| command.status().expect("it starts").code();
+    for (arguments, expected) in [
+        (&["run", "--", "/nonexistent"][..], 127),
+        (&["link", "show", "-x"], 1),
+        (&["link", "frobnicate"], 0),
+    ] {
+        let mut command = softrdma(arguments);
+        command.stderr(full());
+        assert_eq!(code(command), Some(expected), "{arguments:?}");
+    }
+    // what was asked for is lost
+    let output = softrdma(&["link", "help"]).stdout(full()).output();
+    let output = output.expect("it starts");
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.contains("cannot write to standard output"), "{err}");
+    // a reader that has gone wants no more
+    let mut reader = Command::new("true")
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let pipe = reader.stdin.take().expect("it is piped");
+    reader.wait().expect("it ends");
+    let mut command = softrdma(&["link", "help"]);
+    command.stdout(pipe);
+    assert_eq!(code(command), Some(0));
+}
+
+#[test]
 fn files_of_the_kernel_are_shown_to_the_program_alone() {
     let dist = Dist::new("sysfs");
     let script = "

@@ -303,9 +303,8 @@ fn check_name(name: &str) -> Result<(), Refusal> {
         _ if name.contains('%') => invalid("it contains %"),
         // it becomes a file name in /sys/class/infiniband
         _ if name.contains('/') || name == "." || name == ".." => invalid("it is not a file name"),
-        _ if name.chars().any(|c| c.is_whitespace() || c.is_control()) => {
-            invalid("it contains white space")
-        }
+        _ if name.chars().any(char::is_whitespace) => invalid("it contains white space"),
+        _ if name.chars().any(char::is_control) => invalid("it contains a control character"),
         _ => Ok(()),
     }
 }

@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("softrdma: {error:#}");
+            crate::complain(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -125,7 +125,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
         .listen(waiting_max)
         .with_context(|| format!("listen at {at}"))?;
     if let Some(bound) = listener.local().filter(|_| arguments.port == 0) {
-        println!("listening at port {}", bound.port());
+        crate::print(&format!("listening at port {}\n", bound.port()));
     }
     if !arguments.persistent {
         let id = watch.request()?;
@@ -183,7 +183,7 @@ fn serve_beside(id: Id, arguments: &Arguments) {
     });
     if let Err(error) = served {
         let peer = peer.map_or("a client".into(), |peer| peer.to_string());
-        eprintln!("softrdma: {peer}: {error:#}");
+        crate::complain(format_args!("{peer}: {error:#}"));
     }
 }
 

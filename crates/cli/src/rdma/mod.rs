@@ -14,17 +14,17 @@ use std::{collections::VecDeque, process::ExitCode};
 
 use crate::connect::Failure;
 
-/// What to show, and how; before or after the object.
+/// What to show, and how; before or after the object. As in iproute2 each may be repeated.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct OutputOptions {
     /// Show details (link, dev, statistic)
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "details")]
     details: bool,
     /// JSON (link, dev, resource, statistic)
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "json")]
     json: bool,
     /// Indented JSON, with -j (link, dev, resource, statistic)
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "pretty")]
     pretty: bool,
 }
 
@@ -81,16 +81,19 @@ pub(crate) fn run(object: Object, options: OutputOptions, words: Words) -> ExitC
     match ended {
         Ended::Output(text) => crate::print(&text),
         Ended::Remarked(text, remark) => {
-            crate::print(&text);
-            eprint!("{remark}");
+            let code = crate::print(&text);
+            crate::print_error(&remark);
+            code
         }
-        Ended::Usage(text) => eprint!("{text}{NOTHING_DONE}"),
+        Ended::Usage(text) => {
+            crate::print_error(&format!("{text}{NOTHING_DONE}"));
+            ExitCode::SUCCESS
+        }
         Ended::Failed(text) => {
-            eprint!("{text}");
-            return ExitCode::FAILURE;
+            crate::print_error(&text);
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
 }
 
 #[derive(Clone, Copy, Debug, Default)]

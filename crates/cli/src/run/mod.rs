@@ -61,13 +61,13 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         return match sysfs::mount(&[]) {
             Ok(_) => ExitCode::SUCCESS,
             Err(text) => {
-                eprintln!("softrdma: {text}");
+                crate::complain(text);
                 ExitCode::from(EXIT_OWN_FAILURE)
             }
         };
     }
     let (code, text) = execute(&arguments);
-    eprintln!("softrdma: {text}");
+    crate::complain(text);
     ExitCode::from(code)
 }
 
@@ -88,7 +88,7 @@ fn execute(arguments: &Arguments) -> (u8, String) {
     };
     let verdict = program::judge(&file);
     if let Some(warning) = &verdict.warning {
-        eprintln!("softrdma: warning: {warning}");
+        crate::complain(format_args!("warning: {warning}"));
     }
     let place = match prepare(arguments.sysfs.of(&verdict)) {
         Ok(place) => place,
@@ -165,12 +165,13 @@ fn add_default_link(client: &Client) -> Result<(), Failure> {
     let (name, kind, netdev) = DEFAULT_LINK;
     match client.add_link(name, kind, netdev, false) {
         Ok(link) => {
-            eprintln!(
-                "softrdma: no link is configured: made {name} on {netdev} (`softrdma link add` \
-                 makes others)"
-            );
+            crate::complain(format_args!(
+                "no link is configured: made {name} on {netdev} (`softrdma link add` makes others)"
+            ));
             if !link.up {
-                eprintln!("softrdma: {netdev} is down: `ip link set {netdev} up` activates {name}");
+                crate::complain(format_args!(
+                    "{netdev} is down: `ip link set {netdev} up` activates {name}"
+                ));
             }
             Ok(())
         }

@@ -86,11 +86,11 @@ pub(super) fn show(wish: Wish, links: &[LinkInfo], owner: u32) -> Result<Option<
             match stranger(owner).map_or_else(try_out, Err) {
                 Ok(()) => mount(links).map(Some),
                 Err(reason) => {
-                    eprintln!(
-                        "softrdma: no namespace for /sys/class/infiniband ({reason}): a library \
-                         changes the program's paths instead, which static programs and system \
-                         calls of its own escape"
-                    );
+                    crate::complain(format_args!(
+                        "no namespace for /sys/class/infiniband ({reason}): a library changes the \
+                         program's paths instead, which static programs and system calls of its \
+                         own escape"
+                    ));
                     redirected()
                 }
             }
