@@ -17,8 +17,13 @@ use crate::stream::{Family, Phase, Stream};
 /// How long the peer's host is looked for on its network, as in `librdmacm`.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Connections that may wait for a program that asks for more, or does not say how many: as many as
+/// connection management has wait.
+const BACKLOG_MAX: usize = 1024;
+
 impl Stream {
-    /// Takes connections: at most `backlog` wait to be accepted.
+    /// Takes connections: at most `backlog` wait to be accepted, whatever has become of them; as
+    /// many peers more wait until there is room.
     ///
     /// # Errors
     /// As [`Id::listen`](softrdma::cm::Id::listen).
@@ -31,7 +36,10 @@ impl Stream {
         }
         let service = Service::current()?;
         service.attend_stream(self.token, self)?;
-        self.id.listen(backlog.max(1))?;
+        let backlog = backlog.max(1);
+        control.backlog =
+            usize::try_from(backlog).map_or(BACKLOG_MAX, |many| many.min(BACKLOG_MAX));
+        self.id.listen(backlog)?;
         control.phase = Phase::Listening;
         Ok(())
     }
@@ -94,11 +102,9 @@ impl Stream {
     pub(crate) fn hear(self: &Arc<Self>, service: &Arc<Service>, mut event: CmEvent) {
         let done = match event.kind {
             EventKind::ConnectRequest => {
-                if let Some(id) = event.request.take()
-                    && let Err(error) = self.take_request(service, id, &event)
-                {
-                    // the ID went with it, which refuses the request
-                    tracing::debug!(%error, "a connection is not accepted");
+                if let Some(id) = event.request.take() {
+                    self.keep_request(id, event);
+                    self.take_requests(service);
                 }
                 return;
             }
@@ -131,7 +137,9 @@ impl Stream {
             control.error = Some(errno);
         }
         drop(control);
-        self.leave_listener();
+        if let (Some(listener), Ok(service)) = (self.leave_listener(), Service::current()) {
+            listener.take_requests(&service);
+        }
         self.waiters.ring();
     }
 
@@ -226,6 +234,37 @@ impl Stream {
         if let Ok(service) = Service::current() {
             // for its signs of life
             service.wake();
+        }
+    }
+
+    /// Keeps a peer that asks until there is room for its connection; too many are refused.
+    fn keep_request(&self, id: Id, event: CmEvent) {
+        let mut control = lock(&self.control);
+        if control.requests.len() < control.backlog {
+            control.requests.push_back((id, event));
+        } else {
+            drop(control);
+            // without the lock, as this tells the peer
+            drop(id);
+        }
+    }
+
+    /// Accepts peers that ask, as long as there is room for their connections.
+    pub(crate) fn take_requests(self: &Arc<Self>, service: &Arc<Service>) {
+        loop {
+            let mut control = lock(&self.control);
+            let waiting = control.accepted.len() + control.opening.len();
+            if control.phase != Phase::Listening || waiting >= control.backlog {
+                return;
+            }
+            let Some((id, event)) = control.requests.pop_front() else {
+                return;
+            };
+            drop(control);
+            if let Err(error) = self.take_request(service, id, &event) {
+                // the ID went with it, which refuses the request
+                tracing::debug!(%error, "a connection is not accepted");
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use io::Descriptor;
-use softrdma::cm::{Id, PortSpace};
+use softrdma::cm::{CmEvent, Id, PortSpace};
 use softrdma::{CompletionChannel, ProgramBytes, ProgramBytesMut};
 
 use crate::Socket;
@@ -90,7 +90,13 @@ pub(crate) struct Control {
     pub settings: Settings,
     /// What went wrong, until somebody asks.
     pub error: Option<i32>,
-    /// Connections that nobody has accepted yet.
+    /// Of a listener: how many connections may wait for the program, those included that are
+    /// being made.
+    pub backlog: usize,
+    /// Peers that ask for more than that, as they came.
+    pub requests: VecDeque<(Id, CmEvent)>,
+    /// Connections that nobody has accepted yet. One that ends meanwhile keeps its place, as the
+    /// program is to see it: what a peer costs that connects again and again has a bound.
     pub accepted: VecDeque<Arc<Stream>>,
     /// Connections whose peers have not answered yet.
     pub opening: Vec<Arc<Stream>>,
@@ -133,6 +139,8 @@ impl Stream {
                 phase: Phase::Idle,
                 settings,
                 error: None,
+                backlog: 0,
+                requests: VecDeque::new(),
                 accepted: VecDeque::new(),
                 opening: Vec::new(),
                 listener: std::sync::Weak::new(),
@@ -263,7 +271,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if none came, [`Error::Invalid`] if it does not listen.
-    pub fn accept(&self) -> Result<(RawFd, SocketAddr)> {
+    pub fn accept(self: &Arc<Self>) -> Result<(RawFd, SocketAddr)> {
         let stream = {
             let mut control = lock(&self.control);
             if control.phase != Phase::Listening {
@@ -276,7 +284,9 @@ impl Stream {
         stream.id.delivered();
         stream.set_nonblocking(self.is_nonblocking());
         let remote = stream.remote();
-        let descriptor = Service::current()?.insert(Socket::Stream(stream));
+        let service = Service::current()?;
+        let descriptor = service.insert(Socket::Stream(stream));
+        self.take_requests(&service);
         Ok((descriptor, remote))
     }
 
@@ -364,13 +374,17 @@ impl Stream {
 
     /// The program is done with it. What it sent before is lost if it was not drained.
     pub fn close(&self) {
-        let waiting = {
+        let (requests, waiting) = {
             let mut control = lock(&self.control);
             control.phase = Phase::Closed;
+            let requests = std::mem::take(&mut control.requests);
             let accepted = std::mem::take(&mut control.accepted);
             let opening = std::mem::take(&mut control.opening);
-            accepted.into_iter().chain(opening).collect::<Vec<_>>()
+            let waiting = accepted.into_iter().chain(opening);
+            (requests, waiting.collect::<Vec<_>>())
         };
+        // which refuses them
+        drop(requests);
         waiting.iter().for_each(|stream| stream.close());
         if let Ok(service) = Service::current() {
             service.forget_stream(self.token);

@@ -5,7 +5,7 @@
 //! over the network there is the descriptor of the rsocket; but another thread may take that, as
 //! whoever takes completions takes them for all.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -89,6 +89,15 @@ impl Waiter {
             Purpose::Connect => !socket.is_connecting(),
             Purpose::Drain => socket.is_drained(),
         })
+    }
+
+    /// Whether this is a descriptor of an rsocket that it watches. If it is none that the process
+    /// knows, the rsocket was closed meanwhile: its descriptor is open as long as it is watched.
+    pub fn watches(&self, descriptor: RawFd) -> bool {
+        let watched = lock(&self.watched);
+        watched
+            .iter()
+            .any(|socket| socket.descriptor() == descriptor)
     }
 
     fn begin_watching(&self, socket: &Socket) -> Result<()> {

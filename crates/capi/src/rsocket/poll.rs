@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_short, c_void};
 use std::os::fd::AsRawFd;
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, nfds_t, pollfd};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDNORM, POLLWRNORM, nfds_t, pollfd};
 use rsocket::{Purpose, Readiness, Waiter};
 
 use crate::errno::Errno;
@@ -135,6 +135,10 @@ pub unsafe extern "C" fn softrdma_rs_watch(
                 let readiness = waiter.watch(&socket, asked & READ != 0, asked & WRITE != 0)?;
                 entry.revents = events(readiness, asked);
                 ready += c_int::from(entry.revents != 0);
+            } else if waiter.watches(entry.fd) {
+                // another thread has closed it
+                entry.revents = POLLNVAL;
+                ready += 1;
             }
         }
         if let Some(last) = to_sleep_on.last_mut() {

@@ -167,6 +167,65 @@ static void connecting(int from, const struct sockaddr_in *to)
 	rclose(descriptor);
 }
 
+/* More peers than the backlog wait until the program has taken those before them, and one that has
+ * gone again keeps its place. */
+static void waiting(void)
+{
+	struct sockaddr_in to = loopback(0);
+	socklen_t length = sizeof(to);
+	int from = stream(), first = stream(), second = stream(), one;
+	struct pollfd poller = { .events = POLLOUT };
+
+	printf("more than the backlog\n");
+	if (rbind(from, (struct sockaddr *)&to, length) || rlisten(from, 1) ||
+	    rgetsockname(from, (struct sockaddr *)&to, &length))
+		die("a listener");
+	must("the first has room", rconnect(first, (struct sockaddr *)&to, sizeof(to)) == 0);
+	rclose(first);
+	rfcntl(second, F_SETFL, O_NONBLOCK);
+	must("the second begins", fails(rconnect(second, (struct sockaddr *)&to, sizeof(to)),
+					EINPROGRESS));
+	poller.fd = second;
+	must("and waits", rpoll(&poller, 1, 300) == 0);
+	one = accepted(from);
+	must("the first is taken", rclose(one) == 0);
+	must("which makes room", rpoll(&poller, 1, GUARD_MS) == 1 && poller.revents == POLLOUT);
+	one = accepted(from);
+	rclose(second);
+	rclose(one);
+	rclose(from);
+}
+
+static void *poll_for_ever(void *descriptor)
+{
+	struct pollfd poller = { .fd = *(int *)descriptor, .events = POLLIN };
+
+	return (void *)(intptr_t)(rpoll(&poller, 1, -1) == 1 ? poller.revents : 0);
+}
+
+/* Whoever polls an rsocket that another thread closes is told, as whoever reads from it is. */
+static void closing_under_poll(const struct sockaddr_in *to, int from)
+{
+	int one = connected(to), ends[] = { listener(&(struct sockaddr_in){ 0 }), accepted(from) };
+	struct timespec a_while = { .tv_nsec = 100 * 1000 * 1000 };
+	pthread_t thread;
+	void *told;
+
+	printf("closing what is polled\n");
+	for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++) {
+		if (pthread_create(&thread, NULL, poll_for_ever, &ends[i]))
+			die("a thread");
+		/* it should sleep by then; if not it finds nothing there */
+		nanosleep(&a_while, NULL);
+		must("closing", rclose(ends[i]) == 0);
+		pthread_join(thread, &told);
+		/* a connection may say first that it ends */
+		must(i ? "a connection says so" : "a listener says so",
+		     i ? told != NULL : told == (void *)(intptr_t)POLLNVAL);
+	}
+	rclose(one);
+}
+
 static void bytes(int from, const struct sockaddr_in *to)
 {
 	int one = connected(to), two = accepted(from);
@@ -546,6 +605,8 @@ int main(void)
 	wrong_use();
 	from = listener(&address);
 	connecting(from, &address);
+	waiting();
+	closing_under_poll(&address, from);
 	bytes(from, &address);
 	threads(from, &address);
 	hostile(from, &address);
