@@ -392,7 +392,7 @@ impl Client {
         }
     }
 
-    /// Asks the process with this [`Process::key`] what it has. It may take a second.
+    /// Asks the process with this [`Process::key`] what it has. It may take some seconds.
     ///
     /// # Errors
     /// [`Refusal::NoSuchProcess`], [`Refusal::NoAnswer`].

@@ -4,19 +4,42 @@
 //! device, or the first that has an address, and not every one has an option for another.
 
 use std::env;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use broker::link::LinkInfo;
+
+use crate::process::report;
 
 /// Names of links with commas between them: a program sees these only, in this order.
 pub const VARIABLE: &str = "SOFTRDMA_DEVICES";
 
 /// Those of `links` that this process is to see, in its order. An empty variable is none.
 pub fn visible(links: Vec<LinkInfo>) -> Vec<LinkInfo> {
-    // read once: a program may change its environment while another thread reads it
+    chosen(links, wish())
+}
+
+/// The same for who lists devices: a wish that leaves none is told, once.
+pub(crate) fn listed(links: Vec<LinkInfo>) -> Vec<LinkInfo> {
+    static TOLD: Once = Once::new();
+    let are_some = !links.is_empty();
+    let shown = visible(links);
+    if are_some && shown.is_empty() {
+        TOLD.call_once(|| report(&names_none()));
+    }
+    shown
+}
+
+/// What a wish comes to that leaves no link.
+pub(crate) fn names_none() -> String {
+    let wish = wish().unwrap_or_default();
+    format!("{VARIABLE}={wish} names no link that there is: `softrdma link show` lists them")
+}
+
+/// The value of the variable, read once: a program may change its environment while another thread
+/// reads it.
+pub(crate) fn wish() -> Option<&'static str> {
     static WISH: OnceLock<Option<String>> = OnceLock::new();
-    let wish = WISH.get_or_init(|| env::var(VARIABLE).ok());
-    chosen(links, wish.as_deref())
+    WISH.get_or_init(|| env::var(VARIABLE).ok()).as_deref()
 }
 
 fn chosen(mut links: Vec<LinkInfo>, wish: Option<&str>) -> Vec<LinkInfo> {

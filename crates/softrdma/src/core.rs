@@ -133,7 +133,7 @@ impl<N: Network> Core<N> {
     ///
     /// # Errors
     /// [`Error::NoRoom`] when the slot has no number left, [`Error::Unsupported`] for a transport
-    /// that is not implemented.
+    /// that is not implemented, [`Error::NoTransport`] for one that iWARP does not have.
     pub fn create_queue_pair(&self, spec: QueuePairSpec) -> Result<Arc<Front>> {
         let receives = match &spec.shared_receives {
             Some(queue) => Receives::Shared(Arc::clone(queue)),
@@ -167,7 +167,9 @@ impl<N: Network> Core<N> {
         extensions: bool,
     ) -> Result<Arc<Front>> {
         if spec.transport != Transport::Rc {
-            return Err(Error::Unsupported("a transport other than RC on iWARP"));
+            return Err(Error::NoTransport(
+                "a device of iWARP has reliable connections (RC) only: take one of type rxe",
+            ));
         }
         let mut inner = self.shard.lock();
         let qpn = inner.engine.reserve_qpn().map_err(cannot_create)?;
@@ -209,7 +211,7 @@ impl<N: Network> Core<N> {
             );
             let streams = &mut inner.streams;
             if !streams.modify(front.index(), now, &self.memory, changes) {
-                return Err(Error::Invalid("this state comes with a connection"));
+                return Err(stateless(front.state(), attributes.state));
             }
             self.shard.serve_locked(&mut inner, now, &self.memory);
             return Ok(());
@@ -477,6 +479,16 @@ impl<N: Network> Inner<N> {
         let front = Arc::new(front);
         self.fronts.insert(front.index(), Arc::clone(&front));
         front
+    }
+}
+
+/// A queue pair of iWARP cannot be moved so.
+fn stateless(from: State, to: State) -> Error {
+    match (from, to) {
+        (State::Reset | State::Init | State::ReadyToReceive, State::ReadyToSend) => {
+            Error::NotConnected
+        }
+        _ => Error::Invalid("this state comes with a connection, or goes with it"),
     }
 }
 

@@ -12,7 +12,7 @@ use wire::PKey;
 
 use crate::address::{AddressVector, LinkAddresses, resolve, resolve_plain};
 use crate::attributes::{DeviceAttributes, PortAttributes};
-use crate::choice::visible;
+use crate::choice;
 use crate::completion_channel::CompletionChannel;
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ pub fn devices() -> Result<Vec<LinkInfo>> {
         ..ConnectOptions::default()
     };
     match Client::connect(&options) {
-        Ok(client) => client.links().map(visible).map_err(Error::Call),
+        Ok(client) => client.links().map(choice::listed).map_err(Error::Call),
         Err(broker::client::ConnectError::NotRunning) => Ok(Vec::new()),
         Err(error) => Err(error.into()),
     }

@@ -67,6 +67,11 @@ pub enum Error {
          (`-g 1` for the ping-pongs, `-x 1` for perftest; `softrdma devinfo -v` lists them)"
     )]
     NoGid,
+    /// The same, after the program asked for the GID at an index that has none.
+    #[error(
+        "GID index {0}, which the program chose, is empty: `softrdma devinfo -v` lists the table"
+    )]
+    EmptyChoice(u16),
     /// The GID is the synthetic one and no socket can send from it to another host.
     #[error(
         "GID {gid} is made of the interface's MAC and no address of it: \
@@ -103,6 +108,22 @@ pub enum Error {
     /// The link was deleted, by command or with its network interface.
     #[error("the device is gone, as its network interface or it was deleted")]
     LinkGone,
+    /// A queue pair of iWARP is to be in use, and has no connection.
+    #[error(
+        "a queue pair of iWARP is connected by rdma_cm, and this program connects its own: use its \
+         option for that (`-R` for perftest), a program that does so (rping, ucmatose), or a \
+         device of type rxe"
+    )]
+    NotConnected,
+    /// The device has no queue pairs of this transport.
+    #[error("{0}")]
+    NoTransport(&'static str),
+    /// A device of iWARP is asked for what only RFC 7306 gives it.
+    #[error(
+        "{0} has no atomics and no immediate data, which iWARP has by RFC 7306 alone: \
+         `softrdma link add … type siw … rfc7306 on`, at both ends"
+    )]
+    NoExtensions(String),
     /// Not in this version.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
@@ -135,9 +156,13 @@ impl Error {
                 | Self::Call(_)
                 | Self::Faults(_)
                 | Self::NoGid
+                | Self::EmptyChoice(_)
                 | Self::PathMtu { .. }
                 | Self::EmptyGid(_)
                 | Self::SyntheticGid { .. }
+                | Self::NotConnected
+                | Self::NoTransport(_)
+                | Self::NoExtensions(_)
                 | Self::System { .. }
         )
     }
@@ -154,7 +179,9 @@ impl Error {
             Self::CompletionQueue(CompletionQueueError::Busy) => libc::EBUSY,
             Self::Invalid(_)
             | Self::NoGid
+            | Self::EmptyChoice(_)
             | Self::PathMtu { .. }
+            | Self::NotConnected
             | Self::Modify(_)
             | Self::Faults(_)
             | Self::CompletionQueue(CompletionQueueError::InvalidSize) => libc::EINVAL,
@@ -168,7 +195,7 @@ impl Error {
             Self::Busy(_) => libc::EBUSY,
             Self::BadAddress => libc::EFAULT,
             Self::Forked | Self::DeviceFatal | Self::LinkGone => libc::EIO,
-            Self::Unsupported(_) => libc::EOPNOTSUPP,
+            Self::Unsupported(_) | Self::NoTransport(_) | Self::NoExtensions(_) => libc::EOPNOTSUPP,
             Self::Tcp { errno, .. } | Self::System { errno, .. } => errno.raw_os_error(),
         }
     }

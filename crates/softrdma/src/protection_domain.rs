@@ -103,7 +103,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes beyond the device's limits, [`Error::Broker`] when no slot can
-    /// be leased, [`Error::Unsupported`] for anything but connections on iWARP.
+    /// be leased, [`Error::NoTransport`] for anything but connections on iWARP.
     pub fn queue_pair(&self, options: QueuePairOptions<'_>) -> Result<QueuePair> {
         QueuePair::new(self, options)
     }

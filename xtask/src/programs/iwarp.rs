@@ -197,15 +197,24 @@ fn delete(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Without a server the client's call fails: TCP says so. (`rping` waits for an event all the same,
-/// as it does over the kernel's device.)
+/// Without a server the client's call fails: TCP says so, and we say where. `rping` then waits for
+/// its receive, which comes back.
 fn refused(world: &World) -> Result<()> {
-    let argv = ["rdma_client", "-s", world.server.address];
-    let ended = world.client.start(&argv, &[])?.wait()?;
-    ensure!(
-        ended.code != 0 && ended.output.contains("rdma_connect: Connection refused"),
-        "not refused by TCP:\n{}",
-        ended.output
-    );
+    let address = world.server.address;
+    for argv in [
+        &["rdma_client", "-s", address][..],
+        &["rping", "-c", "-C", "1", "-p", "7998", "-a", address],
+    ] {
+        let ended = world.client.start(argv, &[])?.wait()?;
+        let told = [
+            "rdma_connect: Connection refused",
+            "nobody listens at its TCP port",
+        ];
+        ensure!(
+            ended.code != 0 && told.iter().all(|told| ended.output.contains(told)),
+            "not refused by TCP:\n{}",
+            ended.output
+        );
+    }
     Ok(())
 }

@@ -94,7 +94,8 @@ unsafe fn bytes(data: *const c_void, length: u8) -> Vec<u8> {
     unsafe { slice::from_raw_parts(data.cast(), usize::from(length)) }.to_vec()
 }
 
-/// What `rdma_connect` does before it waits, if it does.
+/// What `rdma_connect` does before it waits, if it does. Where it fails as TCP does not reach the
+/// peer, receives that were posted come back, as they do after a refusal: programs wait for them.
 ///
 /// # Safety
 /// `id` is NULL or an ID; `parameters` is NULL or valid.
@@ -106,9 +107,14 @@ pub unsafe extern "C" fn softrdma_cm_connect(
     guard::<Number>(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            own(id)?;
+            let part = own(id)?;
             check(id, parameters)?;
-            own(id)?.id.connect(&request(id, parameters))?;
+            if let Err(error) = part.id.connect(&request(id, parameters)) {
+                if matches!(error, softrdma::Error::Tcp { .. }) {
+                    let _ = pair::advance(id, State::Error);
+                }
+                return Err(error.into());
+            }
         }
         Ok(0)
     })

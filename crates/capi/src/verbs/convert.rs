@@ -11,7 +11,7 @@ use softrdma::{
     WorkCompletion,
 };
 
-use super::memory;
+use super::{gid, memory};
 use crate::abi::constants::{
     IBV_MIG_MIGRATED, IBV_WC_GRH, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, IBV_WR_ATOMIC_CMP_AND_SWP,
     IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
@@ -231,7 +231,7 @@ pub fn state(value: c_uint) -> Result<State, Errno> {
 /// Where packets go. RoCE has no address without a GRH.
 pub fn address_vector(from: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     if from.is_global == 0 {
-        return Err(softrdma::Error::NoGid.into());
+        return Err(gid::missing().into());
     }
     Ok(AddressVector {
         source_index: from.grh.sgid_index,

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_uint};
 use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use softrdma::{Device, GidEntry, LinkKind};
 
@@ -37,6 +38,41 @@ fn public(device: &Device, entry: &GidEntry) -> ibv_gid_entry {
     }
 }
 
+/// Empty entries that the program asked for: none, one (its index is kept), or several, as who
+/// lists the table does.
+struct Vain(AtomicU32);
+
+static VAIN: Vain = Vain(AtomicU32::new(Vain::NONE));
+
+impl Vain {
+    const NONE: u32 = u32::MAX;
+    const SEVERAL: u32 = u32::MAX - 1;
+
+    fn note(&self, index: u32) {
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |known| match known {
+                Self::NONE => Some(index),
+                _ if known == index => None,
+                _ => Some(Self::SEVERAL),
+            });
+    }
+
+    /// The index, if there was one.
+    fn only(&self) -> Option<u16> {
+        u16::try_from(self.0.load(Ordering::Relaxed)).ok()
+    }
+}
+
+/// Why an address names no GID: there is none at the index that the program asked for, or it never
+/// asked.
+pub fn missing() -> softrdma::Error {
+    match VAIN.only() {
+        Some(index) => softrdma::Error::EmptyChoice(index),
+        None => softrdma::Error::NoGid,
+    }
+}
+
 /// `ibv_query_gid`: the zero GID for an empty entry.
 ///
 /// # Safety
@@ -57,7 +93,10 @@ pub unsafe extern "C" fn ibv_query_gid(
         }
         let raw = match entry(device, u32::from(port), index) {
             Ok(entry) => entry.gid.0,
-            Err(Errno(libc::ENODATA)) => [0; 16],
+            Err(Errno(libc::ENODATA)) => {
+                VAIN.note(index);
+                [0; 16]
+            }
             Err(errno) => return Err(errno),
         };
         // SAFETY: the caller's promise; a GID of C may be unaligned for nothing but its u64 view.
@@ -234,4 +273,22 @@ pub unsafe fn index_of(context: *mut ibv_context, gid: [u8; 16]) -> Result<u8, E
             .and_then(|entry| u8::try_from(entry.index).ok())
             .ok_or(Errno(libc::ENOENT))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_entry_is_the_programs_choice_if_it_asked_for_no_other() {
+        let vain = Vain(AtomicU32::new(Vain::NONE));
+        assert_eq!(vain.only(), None);
+        vain.note(7);
+        vain.note(7);
+        assert_eq!(vain.only(), Some(7));
+        vain.note(8);
+        assert_eq!(vain.only(), None);
+        vain.note(7);
+        assert_eq!(vain.only(), None);
+    }
 }

@@ -12,7 +12,7 @@ use super::section::Section;
 use super::{context, convert, domain, qp_ex};
 use crate::abi::constants::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UD,
+    IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
 };
 use crate::abi::verbs::{
     ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
@@ -65,6 +65,13 @@ unsafe fn create(
     let transport = match asked.qp_type {
         IBV_QPT_RC => Transport::Rc,
         IBV_QPT_UD => Transport::Ud,
+        IBV_QPT_UC => {
+            return Err(softrdma::Error::NoTransport(
+                "queue pairs of type UC are not in this version: take RC (ibv_rc_pingpong, `-c RC` \
+                 for perftest)",
+            )
+            .into());
+        }
         _ => return Err(Errno::unsupported("a queue pair of this type")),
     };
     let shared_receives = if asked.srq.is_null() {
@@ -171,10 +178,8 @@ pub unsafe extern "C" fn create_qp_ex(
         }
         let send_operations = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(asked.send_ops_flags);
         // SAFETY: the caller's promise.
-        let known = qp_ex::operations(asked.qp_type, unsafe { context::device(context)? });
-        if send_operations.is_some_and(|asked| asked & !known != 0) {
-            return Err(Errno::unsupported("an operation in send_ops_flags"));
-        }
+        let device = unsafe { context::device(context)? };
+        qp_ex::check(asked.qp_type, send_operations.unwrap_or(0), device)?;
         // SAFETY: the caller's promise.
         if !has(IBV_QP_INIT_ATTR_PD) || unsafe { domain::context_of(asked.pd) } != context {
             return Err(Errno::INVALID);

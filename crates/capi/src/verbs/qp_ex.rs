@@ -24,14 +24,20 @@ use crate::errno::Errno;
 use crate::guard::{Status, caught, guard};
 use crate::object;
 
-/// Operations that a queue pair of a type can be made for.
-pub fn operations(qp_type: c_uint, device: &Device) -> u64 {
-    let lacks_extensions = device.kind() == LinkKind::Siw && !device.attributes().has_atomics;
-    match qp_type {
+/// Whether a queue pair of a type can be made for these operations; EOPNOTSUPP for others.
+pub fn check(qp_type: c_uint, asked: u64, device: &Device) -> Result<(), Errno> {
+    let known = match qp_type {
         IBV_QPT_UD => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM,
-        _ if lacks_extensions => OF_CONNECTIONS & !OF_EXTENSIONS,
         _ => OF_CONNECTIONS,
+    };
+    if asked & !known != 0 {
+        return Err(Errno::unsupported("an operation in send_ops_flags"));
     }
+    let lacks_extensions = device.kind() == LinkKind::Siw && !device.attributes().has_atomics;
+    if lacks_extensions && asked & OF_EXTENSIONS != 0 {
+        return Err(softrdma::Error::NoExtensions(device.link().name).into());
+    }
+    Ok(())
 }
 
 /// What iWARP has with RFC 7306 only.

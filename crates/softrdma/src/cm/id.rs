@@ -17,7 +17,7 @@ use wire::mad::ServiceId;
 use super::event::{Event, EventChannel, EventKind};
 use super::neighbour::{Way, missing};
 use super::record::{Record, State};
-use super::resolve::{destination, scope, source};
+use super::resolve::{destination, kinds, scope, source};
 use super::{Inner, advice};
 use crate::error::{Error, Result};
 use crate::process::{Process, random};
@@ -205,7 +205,7 @@ impl Id {
             let class = options.traffic_class;
             let way = self.process.way(address, address, class, space)?;
             if way.is_none() {
-                advice::no_address(address.ip());
+                advice::no_address(&self.process, address, kinds(space));
             }
             Some(way.ok_or(Error::NoRoute(address.ip()))?)
         };
@@ -264,7 +264,7 @@ impl Id {
         let class = self.options().traffic_class;
         let Some(known) = self.process.way(local, to, class, space)? else {
             tracing::debug!(%to, %local, "no link has the source address");
-            advice::no_way(to.ip(), format_args!("none has its source, {}", local.ip()));
+            advice::no_device(&self.process, to, local, kinds(space));
             return self.tell(EventKind::AddressError, -libc::ENODEV, 0);
         };
         let missing = patience.and_then(|patience| Some((patience, missing(local, to)?)));
@@ -357,6 +357,7 @@ impl Id {
                     record.state = State::Bound;
                     Ok(())
                 })?;
+                advice::not_listening(&error);
                 Err(error)
             }
             Some(error) => {

@@ -99,7 +99,11 @@ impl Id {
             }
             Err(error) => {
                 record.state = State::RouteResolved;
-                Err(unreached(error, remote))
+                let error = unreached(error, remote);
+                if let Error::Tcp { errno, .. } = error {
+                    advice::no_connection(remote, errno);
+                }
+                Err(error)
             }
         });
         if is_called && settled.is_err() {
@@ -333,8 +337,18 @@ fn happened(record: &mut Record, kind: ReportKind) -> Event {
             parameters: parameters(private_data, Depths::default()),
             ..Event::of(record, EventKind::Rejected, -libc::ECONNRESET)
         },
-        ReportKind::Unreached(errno) => failed(record, errno.raw_os_error()),
-        ReportKind::Failed(error) if has_asked => failed(record, errno(&error)),
+        ReportKind::Unreached(errno) => {
+            if let Some(to) = record.remote {
+                advice::no_connection(to, errno);
+            }
+            failed(record, errno.raw_os_error())
+        }
+        ReportKind::Failed(error) if has_asked => {
+            if let Some(to) = record.remote {
+                advice::no_iwarp(to, &error);
+            }
+            failed(record, errno(&error))
+        }
         // who accepted had a connection already; the first case was dealt with before
         ReportKind::Failed(_) | ReportKind::Disconnected(_) | ReportKind::Requested(_) => {
             Event::of(record, EventKind::Disconnected, 0)

@@ -38,5 +38,7 @@ pub use settings::{Call, Segment, Settings, errno};
 pub use streams::{Accepting, Asking};
 
 pub(crate) use listening::{ListenAt, Reception};
+#[cfg(test)]
+pub(crate) use settings::tests::link as link_for_test;
 pub(crate) use settings::{Terms, link_at};
 pub(crate) use streams::Streams;

@@ -250,7 +250,10 @@ fn a_queue_pair_has_one_connection_and_no_state_without_it() {
         side.core.modify(front, &attributes, AttributeMask::STATE)
     };
     let fresh = pair.a.queue_pair();
-    assert!(to(&pair.a, &fresh, State::ReadyToSend).is_err());
+    assert!(matches!(
+        to(&pair.a, &fresh, State::ReadyToSend),
+        Err(crate::Error::NotConnected)
+    ));
     assert!(to(&pair.a, &fresh, State::Init).is_ok());
     assert!(
         to(&pair.a, &pair.a_qp, State::Reset).is_err(),
@@ -337,4 +340,24 @@ fn who_accepted_speaks_when_it_was_spoken_to() {
     of_a.sort_unstable();
     of_b.sort_unstable();
     assert_eq!((of_a, of_b), ([1, 4], [2, 3]));
+}
+
+#[test]
+fn receives_come_back_though_there_was_no_connection() {
+    use engine::qp::{AttributeMask, Attributes};
+    let side = Side::new(Settings::default());
+    let front = side.queue_pair();
+    for state in [State::Init, State::Error] {
+        let attributes = Attributes {
+            state,
+            ..Attributes::default()
+        };
+        let moved = side.core.modify(&front, &attributes, AttributeMask::STATE);
+        moved.expect("at any time");
+        side.post_receive(&front, state as u64, 0, 100);
+    }
+    for id in [State::Init, State::Error] {
+        let done = completion(&[&side], &side);
+        assert_eq!((done.id, done.status), (id as u64, Status::Flushed));
+    }
 }
