@@ -21,8 +21,8 @@ use crate::process::{Process, report};
 use crate::protection_domain::ProtectionDomain;
 
 /// The links that programs of this network namespace can open, oldest first, or those that
-/// [`choice::VARIABLE`](crate::choice::VARIABLE) names. None without a
-/// running broker: whoever lists devices does not start one.
+/// [`choice::VARIABLE`] names. None without a running broker: whoever lists devices does not start
+/// one.
 ///
 /// # Errors
 /// A broker is there and cannot be talked to.

@@ -1,8 +1,8 @@
 //! Who has what: a process is asked over the connection that brings it news, and its answer is
 //! passed on to who wants to know. The broker keeps nothing of it.
 //!
-//! A process that is stopped, or that will not answer, costs who asked some seconds, and nobody else
-//! anything.
+//! A process that is stopped, or that will not answer, costs who asked some seconds, and nobody
+//! else anything.
 
 use std::time::{Duration, Instant};
 

@@ -198,8 +198,8 @@ impl Process {
     }
 
     /// The way from `local`, over the link that has this address and fits the port space, to
-    /// `remote`. `None` if no link has it: then, and only then, the broker is asked, as its news may
-    /// be under way.
+    /// `remote`. `None` if no link has it: then, and only then, the broker is asked, as its news
+    /// may be under way.
     fn way(
         &self,
         local: SocketAddr,
