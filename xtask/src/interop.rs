@@ -384,7 +384,8 @@ fn cases(full: bool) -> Vec<Case> {
         }
     }
     for (variant, meeting) in siw::cases(full) {
-        for (role, end) in &ROLES {
+        let roles = ROLES.iter().filter(|(role, _)| siw::ends(&meeting, *role));
+        for (role, end) in roles {
             cases.push(Case {
                 name: format!("siw/{variant}/{meeting}/{end}"),
                 role: *role,

@@ -7,7 +7,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::connections::{Kill, Meeting, OUR_ADDRESS_V6};
-use super::{OURS, Peer};
+use super::{OURS, Peer, Role};
 use crate::guest::Guest;
 use crate::process::Running;
 use crate::programs::{Host, PerfTest, RPING, RPing, STREAM, Stream, succeeded};
@@ -86,6 +86,13 @@ pub fn cases(full: bool) -> Vec<(Variant, Meeting)> {
         cases.extend(meetings.into_iter().map(|meeting| (variant, meeting)));
     }
     cases
+}
+
+/// Whether a case ends in this role. The server of ucmatose hears of a second caller only until it
+/// has its first connection, which over iWARP it has as soon as it accepts: a slow caller comes too
+/// late, and then both programs wait for each other. `cm_twin` is refused in both roles.
+pub fn ends(meeting: &Meeting, role: Role) -> bool {
+    !matches!((meeting, role), (Meeting::Refused, Role::Server))
 }
 
 const PING: RPing = RPing { count: 20, ..RPING };
