@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::event_queue::EventQueue;
 use crate::front::{Carrier, Front};
 use crate::hold::SERVICE_BOUND_NS;
+use crate::linger::LOOKS;
 use crate::memory::MemoryTable;
 use crate::network::Network;
 use crate::pace::Pace;
@@ -421,6 +422,7 @@ impl<N: Network> Core<N> {
                 self.shard.note_poll(self.now());
             }
             self.shard.idle_for(now, false);
+            self.stay(queue, &into[..count]);
             return count;
         }
         let served = self.shard.serve(now, &self.memory, Server::Poller(queue));
@@ -436,7 +438,35 @@ impl<N: Network> Core<N> {
         if idle > self.pace().stretch(POLITE_AFTER_NS) {
             step_aside();
         }
+        self.stay(queue, &into[..count]);
         count
+    }
+
+    /// Looks for the peer's answer to sends that are complete, where the program would wait for it
+    /// in memory and leave it to the background thread to bring it.
+    fn stay(&self, queue: &CompletionQueue, taken: &[WorkCompletion]) {
+        let gives_work = |taken: &WorkCompletion| taken.is_receive;
+        if taken.is_empty() || taken.iter().any(gives_work) || queue.waiting() > 0 {
+            return;
+        }
+        let linger = &self.shard.linger;
+        if !linger.may_stay(self.now()) {
+            return;
+        }
+        for _ in 0..LOOKS {
+            let now = self.now();
+            self.shard.note_poll(now);
+            match self.shard.serve(now, &self.memory, Server::Poller(queue)) {
+                Some(served) if served.packets > 0 => {
+                    linger.bring(self.now());
+                    return;
+                }
+                // somebody else is about to bring them
+                None => return,
+                Some(_) => std::hint::spin_loop(),
+            }
+        }
+        linger.fail();
     }
 
     /// Serves the shard if nobody else does.

@@ -21,6 +21,7 @@ use crate::network::UdpNetwork;
 use crate::pace::Pace;
 use crate::process::Process;
 use crate::shard::Server;
+use crate::spins::Spins;
 
 /// While the program polls by itself the thread looks again after this, growing to the maximum.
 const GLANCE_MIN_NS: u64 = SERVICE_BOUND_NS;
@@ -38,8 +39,6 @@ const SPIN_NS: u64 = 60_000;
 const CROWDED_GAP_NS: u64 = 30_000;
 /// It does not spin for this long then.
 const CROWDED_NS: u64 = 2_000_000;
-/// After so many spins in vain in a row, two to this power of sleeps lie between two of them.
-const VAIN_MAX: u32 = 6;
 /// Somebody else had the lock: look again after this.
 const CONTENDED_NS: u64 = SERVICE_BOUND_NS;
 /// While packets keep coming, the thread looks this often whether the broker has news.
@@ -427,38 +426,6 @@ impl Sleep {
     }
 }
 
-/// Whether it was worth it to stay awake after a packet. It is not where the program that answers
-/// shares the core: it cannot run meanwhile.
-#[derive(Debug, Default)]
-struct Spins {
-    /// So many were in vain since the last that was not.
-    vain: u32,
-    /// So many sleeps until the next may be tried.
-    sleeps_left: u32,
-}
-
-impl Spins {
-    fn may_spin(&self) -> bool {
-        self.sleeps_left == 0
-    }
-
-    /// Another packet came.
-    fn succeed(&mut self) {
-        *self = Self::default();
-    }
-
-    /// No other packet came.
-    fn fail(&mut self) {
-        self.vain = (self.vain + 1).min(VAIN_MAX);
-        self.sleeps_left = (1 << self.vain) - 1;
-    }
-
-    /// The thread sleeps after a packet without having tried.
-    fn sleep(&mut self) {
-        self.sleeps_left = self.sleeps_left.saturating_sub(1);
-    }
-}
-
 /// The descriptors of the thread, and which of them are armed: arming is a system call.
 struct Armed {
     poller: Poller,
@@ -508,35 +475,5 @@ impl Armed {
             self.is_armed[ready.token as usize] = false;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// How many sleeps pass until the thread spins again.
-    fn pause(spins: &mut Spins) -> u32 {
-        let mut sleeps = 0;
-        while !spins.may_spin() {
-            spins.sleep();
-            sleeps += 1;
-        }
-        sleeps
-    }
-
-    #[test]
-    fn spins_in_vain_become_rare_and_one_that_is_not_restores_them() {
-        let mut spins = Spins::default();
-        let mut pauses = Vec::new();
-        for _ in 0..8 {
-            spins.fail();
-            pauses.push(pause(&mut spins));
-        }
-        assert_eq!(pauses, [1, 3, 7, 15, 31, 63, 63, 63]);
-        spins.succeed();
-        assert!(spins.may_spin());
-        spins.fail();
-        assert_eq!(pause(&mut spins), 1);
     }
 }

@@ -28,6 +28,7 @@ use crate::gsi::{self, Inbox};
 use crate::hold::Hold;
 use crate::iwarp::Streams;
 use crate::lane::Attendant;
+use crate::linger::Linger;
 use crate::memory::MemoryTable;
 use crate::network::{Network, RxBuffer};
 use crate::pace::Pace;
@@ -73,6 +74,8 @@ pub struct Shard<N> {
     reader: OnceLock<Arc<Attendant>>,
     /// What may wait for company.
     pub hold: Hold,
+    /// Whether polls stay for the peer's answer.
+    pub linger: Linger,
     /// Changes when there is something new to count.
     counted_mark: AtomicU64,
     /// When somebody was last inside a poll, in nanoseconds of the clock.
@@ -158,6 +161,7 @@ impl<N: Network> Shard<N> {
             is_steered: AtomicBool::new(false),
             reader: OnceLock::new(),
             hold: Hold::new(pace),
+            linger: Linger::new(pace),
             counted_mark: AtomicU64::new(0),
             last_poll_ns: AtomicU64::new(0),
             is_neglected: AtomicBool::new(false),
@@ -290,7 +294,11 @@ impl<N: Network> Shard<N> {
         }
         self.leave(inner);
         if reads + packets > 0 {
-            self.set_neglected(!matches!(server, Server::Poller(_)));
+            let is_neglected = !matches!(server, Server::Poller(_));
+            self.set_neglected(is_neglected);
+            if is_neglected {
+                self.linger.bring(now);
+            }
         }
         reads + packets
     }

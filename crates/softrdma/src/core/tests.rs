@@ -253,6 +253,52 @@ fn an_acknowledgement_leaves_alone_with_the_poll_that_finds_nothing() {
     assert_eq!(asks.poll(&asks.send_cq), 1);
 }
 
+/// A send of `asks` arrives and is acknowledged.
+fn send([asks, answers]: &[End; 2]) {
+    asks.post_send();
+    answers.core.serve(Server::Anybody);
+    assert_eq!(answers.poll(&answers.receive_cq), 1);
+    answers.post_receive();
+}
+
+#[test]
+fn a_poll_that_takes_the_last_send_stays_for_the_answer_where_the_thread_had_to_bring_it() {
+    let (cable, ends) = pair();
+    let [asks, answers] = &ends;
+    for end in &ends {
+        // so that nothing waits for company
+        end.core.shard.hold.set_tended(false);
+    }
+    let take = |is_answered: bool| {
+        if is_answered {
+            answers.post_send();
+        }
+        assert_eq!(asks.poll(&asks.send_cq), 1);
+    };
+    // a poll found the completion: the program serves itself
+    send(&ends);
+    assert_eq!(asks.poll(&asks.receive_cq), 0);
+    take(true);
+    assert_eq!(cable.borrow()[0].len(), 1, "left for the next poll");
+    assert_eq!(asks.poll(&asks.receive_cq), 1);
+    asks.post_receive();
+
+    send(&ends);
+    asks.core.serve(Server::Anybody);
+    take(true);
+    assert_eq!(cable.borrow()[0].len(), 0, "the poll stayed");
+    asks.post_receive();
+
+    // in vain once, so it does not the next time
+    for (is_answered, left) in [(false, 0), (true, 1), (true, 0)] {
+        asks.post_receive();
+        send(&ends);
+        asks.core.serve(Server::Anybody);
+        take(is_answered);
+        assert_eq!(cable.borrow()[0].len(), left);
+    }
+}
+
 #[test]
 fn queue_pairs_of_a_lost_device_are_flushed() {
     let (_cable, [client, server]) = pair();
