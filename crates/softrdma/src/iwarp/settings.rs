@@ -31,6 +31,10 @@ pub enum Segment {
 /// How long TCP may take to reach a peer.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long to wait after each refusal, in milliseconds, before TCP is tried again: a peer that
+/// said elsewhere that it listens may be about to (record 0034).
+pub(super) const REFUSED_PAUSES_MS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
+
 /// No ULPDU is cut shorter. spec: RFC 5044 4.5
 const ULPDU_MIN: usize = 128;
 

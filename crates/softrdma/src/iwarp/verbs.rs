@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::iwarp::Depths;
 use io::tcp::Stream;
@@ -14,10 +15,10 @@ use crate::front::Front;
 use crate::iwarp::listening::{Incoming, ListenAt, StreamListener};
 use crate::iwarp::pair::Teller;
 use crate::iwarp::report::Report;
-use crate::iwarp::settings::{CONNECT_TIMEOUT, Call, Settings, Terms};
+use crate::iwarp::settings::{CONNECT_TIMEOUT, Call, REFUSED_PAUSES_MS, Settings, Terms};
 use crate::iwarp::streams::{Accepting, Asking};
 use crate::lane::Lane;
-use crate::network::Network;
+use crate::network::{Errno, Network};
 use crate::process::Process;
 use crate::queue_pair::QueuePair;
 
@@ -248,10 +249,18 @@ fn call_from(
         attempt: "connect by TCP",
         errno,
     };
-    let stream = Stream::connect(call.local, call.remote, call.traffic_class).map_err(failed)?;
-    if call.waits {
-        stream.wait_connected(CONNECT_TIMEOUT).map_err(failed)?;
-    }
+    let begin = || Stream::connect(call.local, call.remote, call.traffic_class);
+    let reach = || {
+        let stream = begin()?;
+        stream.wait_connected(CONNECT_TIMEOUT)?;
+        Ok(stream)
+    };
+    let stream = if call.waits {
+        unless_refused(reach, std::thread::sleep)
+    } else {
+        begin()
+    };
+    let stream = stream.map_err(failed)?;
     let local = stream.local().map_err(failed)?;
     let asking = Asking {
         stream,
@@ -266,8 +275,57 @@ fn call_from(
     Ok(local)
 }
 
+type Attempt<T> = std::result::Result<T, Errno>;
+
+/// What comes of an attempt to reach a peer, which is repeated for a while if nobody listens there:
+/// programs that agreed by other ways connect while the peer is about to listen.
+fn unless_refused<T>(
+    mut reach: impl FnMut() -> Attempt<T>,
+    mut pause: impl FnMut(Duration),
+) -> Attempt<T> {
+    for milliseconds in REFUSED_PAUSES_MS {
+        match reach() {
+            Err(Errno::CONNREFUSED) => pause(Duration::from_millis(milliseconds)),
+            outcome => return outcome,
+        }
+    }
+    reach()
+}
+
 fn accept_at(lane: &Lane, front: &Front, accepting: Accepting) -> Result<()> {
     lane.core.accept(front, accepting)?;
     lane.attendant.wake.wake();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of attempts with these outcomes, and for how long was waited in milliseconds.
+    fn attempts(outcomes: &[Attempt<u8>]) -> (Attempt<u8>, u128) {
+        let mut outcomes = outcomes.iter().copied();
+        let mut waited = Duration::ZERO;
+        let outcome = unless_refused(
+            || outcomes.next().expect("no more attempts than these"),
+            |pause| waited += pause,
+        );
+        assert_eq!(outcomes.len(), 0, "all were made");
+        (outcome, waited.as_millis())
+    }
+
+    #[test]
+    fn a_peer_that_is_about_to_listen_is_reached_and_one_that_does_not_refuses_in_the_end() {
+        let refused = Err(Errno::CONNREFUSED);
+        assert_eq!(attempts(&[Ok(7)]), (Ok(7), 0));
+        assert_eq!(attempts(&[refused, refused, Ok(7)]), (Ok(7), 3));
+        let all = vec![refused; REFUSED_PAUSES_MS.len() + 1];
+        assert_eq!(attempts(&all), (refused, 127));
+    }
+
+    #[test]
+    fn what_is_no_refusal_is_final() {
+        let lost = Err(Errno::HOSTUNREACH);
+        assert_eq!(attempts(&[Err(Errno::CONNREFUSED), lost]), (lost, 1));
+    }
 }
