@@ -2,7 +2,7 @@
 //! `udpong`.
 
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -101,6 +101,15 @@ impl Stream {
         Ok(())
     }
 
+    /// The program's own list takes longer on a busy machine: `riostream` looks at memory at both
+    /// ends and leaves no processor to anybody.
+    fn guard(&self) -> Duration {
+        match self.size {
+            Some(_) => GUARD,
+            None => GUARD * 2,
+        }
+    }
+
     /// One attempt; false if it has to be repeated, unless it is the last. The server of
     /// `riostream` sets the size of its iomap only after it listens: a client that comes in between
     /// cannot map anything.
@@ -109,14 +118,15 @@ impl Stream {
         let argv = self.argv("-b", address);
         let mut server = world.server.start(&as_strs(&argv), &[])?;
         let argv = self.argv("-s", address);
-        let client = client(world, &as_strs(&argv))
+        let client = client_within(world, &as_strs(&argv), self.guard())
             .with_context(|| format!("the server printed:\n{}", server.output()))?;
         if client.output.contains("riomap: Cannot allocate memory") && !is_last {
             server.kill()?;
             return Ok(false);
         }
         self.judge("client", &client)?;
-        self.judge("server", &server.wait().context("server")?)?;
+        let server = server.wait_at_most(self.guard()).context("server")?;
+        self.judge("server", &server)?;
         Ok(true)
     }
 
@@ -160,9 +170,14 @@ const REFUSED: [&str; 2] = ["Connection refused", "rpoll: Operation now in progr
 
 /// A client that gets its connection: nothing outside tells when a server listens.
 fn client(world: &World, argv: &[&str]) -> Result<Ended> {
+    client_within(world, argv, GUARD)
+}
+
+/// The same, for one that may take so long.
+fn client_within(world: &World, argv: &[&str], guard: Duration) -> Result<Ended> {
     let start = Instant::now();
     loop {
-        let ended = world.client.start(argv, &[])?.wait()?;
+        let ended = world.client.start(argv, &[])?.wait_at_most(guard)?;
         let is_refused = REFUSED.iter().any(|text| ended.output.contains(text));
         if !is_refused || start.elapsed() > GUARD {
             return Ok(ended);
