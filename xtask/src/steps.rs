@@ -22,11 +22,12 @@ const FUZZ_EXECUTIONS: u32 = 2_000_000;
 
 type Step = (&'static str, fn() -> Result<Tally>);
 
-const CHECK: [Step; 8] = [
+const CHECK: [Step; 9] = [
     ("format", || cargo("fmt --all --check")),
     ("lints", || {
         cargo("clippy --quiet --workspace --all-targets -- -D warnings")
     }),
+    ("fuzz targets", fuzz_targets),
     ("unit tests", unit_tests),
     ("documentation", documentation),
     ("licences", || licences::check().map(|()| Tally::one())),
@@ -133,6 +134,22 @@ fn spell(time: Duration) -> String {
 /// A cargo command that says by its exit code whether all is well.
 fn cargo(arguments: &str) -> Result<Tally> {
     succeed(&mut in_workspace(arguments.split(' '))).map(|()| Tally::one())
+}
+
+/// The targets of cargo-fuzz, which are a workspace of their own: formatted, and without a warning
+/// of the compiler. Nothing is linked, so libFuzzer need not be there nor be built.
+fn fuzz_targets() -> Result<Tally> {
+    let folder = workspace::root().join("fuzz");
+    let inside = |arguments: &str| {
+        let mut command = in_workspace(arguments.split(' '));
+        command.current_dir(&folder);
+        command
+    };
+    succeed(&mut inside("fmt --check"))?;
+    let mut lints = inside("clippy --quiet --locked -- -D warnings");
+    lints.env("CARGO_TARGET_DIR", workspace::target()?.join("fuzz"));
+    lints.env("CUSTOM_LIBFUZZER_PATH", "/none/libfuzzer.a");
+    succeed(&mut lints).map(|()| Tally::one())
 }
 
 /// All tests, counted by what cargo prints of each test program.
