@@ -176,7 +176,7 @@ pub fn missing() -> Option<String> {
 
 /// Compiles our C programs; one binary of each for our libraries and for the distribution's.
 pub fn build_programs() -> Result<Vec<PathBuf>> {
-    const WITH: [(&str, &[&str], &[&str]); 11] = [
+    const WITH: [(&str, &[&str], &[&str]); 12] = [
         ("verbs_twin", &["pair"], &[]),
         ("verbs_trials", &["pair"], &[]),
         ("verbs_load", &["pair"], &[]),
@@ -187,6 +187,7 @@ pub fn build_programs() -> Result<Vec<PathBuf>> {
         ("verbs_fuzz", &["crew"], &[]),
         ("cm_twin", &[], &["-lrdmacm"]),
         ("cm_errors", &[], &["-lrdmacm"]),
+        ("cm_extensions", &[], &["-lrdmacm"]),
         ("cm_bait", &[], &["-lrdmacm"]),
     ];
     let sources = workspace::root().join("interop");

@@ -367,6 +367,10 @@ fn found_by_librdmacm(cases: &mut Vec<Case>, full: bool) {
             }));
         }
     }
+    if full {
+        let cmtime = exchanges::cmtime;
+        cases.push(case(Net::Veth(1500), Who::Root, "cmtime,-c=100", cmtime));
+    }
     for test in perftest::with_connection_manager(full) {
         cases.push(case(Net::Lo, Who::Root, &test.to_string(), move |world| {
             exchanges::with_connection_manager(world, &test)
@@ -403,6 +407,9 @@ fn over_iwarp(cases: &mut Vec<Case>, full: bool) {
     cases.push(case(Net::Lo, Who::Root, "cm-errors", connections::errors));
     for (what, run) in iwarp::SCENES {
         cases.push(case(Net::Lo, Who::Root, what, run));
+    }
+    for (what, run) in iwarp::BETWEEN_HOSTS {
+        cases.push(case(Net::Veth(1500), Who::Root, what, run));
     }
     for case in &mut cases[first..] {
         case.links = Links::Iwarp;

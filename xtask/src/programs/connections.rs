@@ -1,5 +1,6 @@
 //! Programs that connect with librdmacm: `rping` of Debian's `rdmacm-utils`.
 
+use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -10,9 +11,10 @@ use super::world::World;
 use crate::process::{Ended, GUARD, Running};
 
 /// Those that run once, as root on `lo`.
-pub const SCENES: [Scene; 3] = [
+pub const SCENES: [Scene; 4] = [
     ("rping,persistent", persistent),
     ("rping,refused", refused),
+    ("rping,beside-tcp", beside_tcp),
     ("cm-twin", twin),
 ];
 
@@ -145,13 +147,46 @@ pub fn errors(world: &World) -> Result<()> {
 
 fn both_ends(program: &str, world: &World) -> Result<()> {
     for address in [world.server.address, "::1"] {
-        let argv = |end| [program, end, address];
-        let mut server = world.server.start(&argv("server"), &[])?;
-        // it asks again while nobody listens
-        let client = world.client.start(&argv("client"), &[])?.wait()?;
-        succeeded("client", &client)
+        meet(program, world, address)?;
+    }
+    Ok(())
+}
+
+/// Both ends of a program of ours, which meet at this address of the server.
+pub fn meet(program: &str, world: &World, address: &str) -> Result<()> {
+    let argv = |end| [program, end, address];
+    let mut server = world.server.start(&argv("server"), &[])?;
+    world.server.wait_for_listener(&mut server)?;
+    let client = world.client.start(&argv("client"), &[])?.wait()?;
+    succeeded("client", &client)
+        .with_context(|| format!("the server printed:\n{}", server.output()))?;
+    succeeded("server", &server.wait()?)
+}
+
+/// A program that listens at all addresses for RDMA where its server of TCP has the same number, as
+/// Valkey does, on a host with links of both protocols. It is reached over RoCE, and told of the
+/// other; the server of TCP stays reachable.
+fn beside_tcp(world: &World) -> Result<()> {
+    let interface = world.server.interface;
+    let link = ["link", "add", "siw_lo", "type", "siw", "netdev", interface];
+    world.server.softrdma(&link)?;
+    // of both families
+    let tcp = TcpListener::bind((Ipv6Addr::UNSPECIFIED, DEFAULT.port))?;
+    for (wildcard, address) in [("0.0.0.0", "127.0.0.1"), ("::", "::1")] {
+        let argv = DEFAULT.argv("-s", wildcard);
+        let mut server = world.server.start(&as_strs(&argv), &[])?;
+        world.server.wait_for_listener(&mut server)?;
+        server.wait_for_text("those over iWARP will not")?;
+        let argv = DEFAULT.argv("-c", address);
+        let client = world.client.start(&as_strs(&argv), &[])?.wait()?;
+        DEFAULT
+            .judge("client", &client)
             .with_context(|| format!("the server printed:\n{}", server.output()))?;
-        succeeded("server", &server.wait()?)?;
+        DEFAULT.judge("server", &server.wait().context("server")?)?;
+        let caller = TcpStream::connect((address, DEFAULT.port)).context("plain TCP")?;
+        let (_, from) = tcp.accept()?;
+        let ours = caller.local_addr()?;
+        ensure!(from.port() == ours.port(), "{from} came instead of {ours}");
     }
     Ok(())
 }

@@ -89,13 +89,18 @@ pub fn on(net: Net, full: bool) -> Vec<Exchange> {
                 options: &["-c", "100", "-C", "50", "-S", "65536"],
                 ..UCMATOSE
             },
-            Exchange {
-                address: Some(ipv6),
-                ..UCMATOSE
-            },
+            ucmatose_ipv6(net),
         ]);
     }
     all
+}
+
+/// Of [`on`] with `full`.
+pub fn ucmatose_ipv6(net: Net) -> Exchange {
+    Exchange {
+        address: Some(net.ipv6()),
+        ..UCMATOSE
+    }
 }
 
 impl Exchange {
@@ -182,9 +187,15 @@ pub fn with_connection_manager(world: &World, test: &PerfTest) -> Result<()> {
 
 /// Many connections at once; the server goes on for ever.
 pub fn cmtime(world: &World) -> Result<()> {
+    cmtime_at(world, world.server.address)
+}
+
+/// The same at this address of the server.
+pub fn cmtime_at(world: &World, address: &str) -> Result<()> {
     let count = ["cmtime", "-c", "100"];
-    let address = world.server.address;
-    let mut server = world.server.start(&count, &[])?;
+    let mut server = world
+        .server
+        .start(&[&count[..], &["-b", address]].concat(), &[])?;
     world.server.wait_for_listener(&mut server)?;
     let argv = [&count[..], &["-s", address]].concat();
     let client = world.client.start(&argv, &[])?.wait()?;

@@ -8,20 +8,30 @@ use anyhow::{Context, Result, ensure};
 use super::capi;
 use super::connections::{self, RPing};
 use super::exchanges::{self, Exchange};
+use super::perftest::PerfTest;
 use super::rsockets::{self, Stream};
 use super::scenes::Scene;
 use super::succeeded;
-use super::world::{Net, World};
+use super::world::{Host, Net, World};
 use crate::process::{GUARD, Running};
 
 /// Those that run once, as root on `lo`.
-pub const SCENES: [Scene; 7] = [
+pub const SCENES: [Scene; 8] = [
     ("devinfo", devinfo),
     ("lacking", lacking),
     ("options", options),
     ("refused", refused),
     ("forks", capi::forks),
     ("rping,persistent", connections::persistent),
+    ("cmtime,-c=100", exchanges::cmtime),
+    ("cmtime,ipv6,-c=100", |world| {
+        exchanges::cmtime_at(world, Net::Lo.ipv6())
+    }),
+];
+
+/// Those between two hosts.
+pub const BETWEEN_HOSTS: [Scene; 2] = [
+    ("extensions", extensions),
     ("cmtime,-c=100", exchanges::cmtime),
 ];
 
@@ -52,15 +62,26 @@ pub fn pings(net: Net, full: bool) -> Vec<RPing> {
 
 /// Programs that only connect and talk.
 pub fn exchanges(net: Net, full: bool) -> Vec<Exchange> {
-    let all = exchanges::on(net, full).into_iter();
-    all.filter(|exchange| exchange.is_of_connections())
-        .collect()
+    let mut all = exchanges::on(net, full);
+    all.retain(Exchange::is_of_connections);
+    if net == Net::Lo && !full {
+        all.push(exchanges::ucmatose_ipv6(net));
+    }
+    all
 }
 
 /// Programs over rsockets.
 pub fn streams(net: Net, full: bool) -> Vec<Stream> {
     let mut all = match net {
-        Net::Lo => rsockets::some(),
+        Net::Lo => {
+            let mut some = rsockets::some();
+            some.push(Stream {
+                program: "riostream",
+                address: Some(net.ipv6()),
+                ..rsockets::DEFAULT
+            });
+            some
+        }
         Net::Veth(_) => vec![rsockets::DEFAULT],
     };
     all.push(Stream {
@@ -156,7 +177,7 @@ fn options(world: &World) -> Result<()> {
         "peer_to_peer on segment 512",
         "rfc7306 on",
     ] {
-        delete(world)?;
+        delete(&world.server)?;
         let options: Vec<&str> = options.split(' ').collect();
         world.server.add_link_of("siw", &options)?;
         let shown = world.server.softrdma(&["-d", "link", "show"])?;
@@ -185,13 +206,26 @@ fn options(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// What RFC 7306 adds, between links that have it: atomics, and a WRITE with immediate data.
+fn extensions(world: &World) -> Result<()> {
+    for host in [&world.server, &world.client] {
+        delete(host)?;
+        host.add_link_of("siw", &["rfc7306", "on"])?;
+    }
+    for operation in ["FETCH_AND_ADD", "CMP_AND_SWAP"] {
+        let test = PerfTest {
+            program: "ib_atomic_bw",
+            options: vec!["-R", "-A", operation],
+        };
+        exchanges::with_connection_manager(world, &test)?;
+    }
+    connections::meet("/run/cm_extensions", world, world.server.address)
+}
+
 /// Takes the device away: the broker may not have seen yet that who used it has ended.
-fn delete(world: &World) -> Result<()> {
+fn delete(host: &Host) -> Result<()> {
     let start = Instant::now();
-    while let Err(error) = world
-        .server
-        .softrdma(&["link", "delete", world.server.device])
-    {
+    while let Err(error) = host.softrdma(&["link", "delete", host.device]) {
         ensure!(start.elapsed() < GUARD, error);
     }
     Ok(())

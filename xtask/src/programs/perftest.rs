@@ -158,7 +158,8 @@ pub fn with_connection_manager(full: bool) -> Vec<PerfTest> {
     tests
 }
 
-/// Runs over iWARP: its programs without those for atomics, which it has not.
+/// Runs over iWARP: its programs without those for atomics, which it has not. With IPv4 only: the
+/// server's address is no other for perftest 4.5 with `-R`, and its `--ipv6` is about GIDs.
 pub fn over_iwarp(net: Net, full: bool) -> Vec<PerfTest> {
     let test = |program, options: &[&'static str]| PerfTest {
         program,
