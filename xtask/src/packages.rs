@@ -26,8 +26,8 @@ pub enum Purpose {
     Demo,
     /// `programs`, `abi`: programs and headers to be compatible with.
     Programs,
-    /// `programs`: what the tutorial captures with, and nothing else does.
-    Tutorial,
+    /// `programs`: what some cases capture with, the tutorial's among them.
+    Captures,
     /// `conformance`: what runs rdma-core's tests; the tests themselves are not installed.
     Conformance,
     /// `interop`: the guest.
@@ -45,7 +45,7 @@ const PACKAGES: [(&str, Purpose); 19] = [
     ("rdmacm-utils", Purpose::Demo),
     ("perftest", Purpose::Programs),
     ("binutils", Purpose::Programs),
-    ("tshark", Purpose::Tutorial),
+    ("tshark", Purpose::Captures),
     ("python3", Purpose::Conformance),
     ("libpython3.11", Purpose::Conformance),
     ("qemu-system-x86", Purpose::Guest),
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Purpose::Build,
         Purpose::Demo,
         Purpose::Programs,
-        Purpose::Tutorial,
+        Purpose::Captures,
         Purpose::Conformance,
         Purpose::Guest,
     ];

@@ -18,6 +18,7 @@ mod resource;
 mod rsockets;
 mod scenes;
 mod sudden_ends;
+mod terminates;
 mod tutorial;
 mod world;
 

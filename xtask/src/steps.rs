@@ -69,7 +69,7 @@ pub fn test(arguments: &Arguments) -> Result<()> {
         Purpose::Build,
         Purpose::Demo,
         Purpose::Programs,
-        Purpose::Tutorial,
+        Purpose::Captures,
         Purpose::Conformance,
         Purpose::Guest,
     ];

@@ -17,6 +17,7 @@ use super::resource;
 use super::rsockets;
 use super::scenes;
 use super::sudden_ends;
+use super::terminates;
 use super::tutorial;
 use super::world::{Links, Net, World};
 use crate::packages;
@@ -411,6 +412,10 @@ fn over_iwarp(cases: &mut Vec<Case>, full: bool) {
     for (what, run) in iwarp::BETWEEN_HOSTS {
         cases.push(case(Net::Veth(1500), Who::Root, what, run));
     }
+    cases.push(Case {
+        needs: Some("tshark"),
+        ..case(Net::Lo, Who::Root, "terminates", terminates::run)
+    });
     for case in &mut cases[first..] {
         case.links = Links::Iwarp;
         case.name = format!("siw/{}", case.name);
