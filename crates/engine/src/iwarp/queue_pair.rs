@@ -360,7 +360,7 @@ impl<H: Host> QueuePair<H> {
         match &self.phase {
             // the program has been told already, unless it closed the connection itself
             Phase::Terminating { .. } | Phase::Lingering { .. } => {
-                self.close(Ending::TimedOut, Event::Abort);
+                self.close(Ending::TimedOut, Event::Close);
             }
             _ => self.end(Cause::Fault, None, Ending::TimedOut),
         }
@@ -473,7 +473,9 @@ impl<H: Host> QueuePair<H> {
                 }
                 None => self.tell(AsyncEvent::RequestError(index)),
             },
-            Told::Answer(status) => cause = Cause::Send(status),
+            // the oldest work request would be blamed, which may be one that has not left
+            Told::Answer(status) if self.requester.is_answer_next() => cause = Cause::Send(status),
+            Told::Answer(_) => {}
             Told::Request => self.tell(AsyncEvent::RequestError(index)),
             Told::Access => self.tell(AsyncEvent::AccessError(index)),
             Told::Fatal => self.tell(AsyncEvent::Fatal(index)),
@@ -548,7 +550,8 @@ impl<H: Host> QueuePair<H> {
                     deadline: now.plus(CLOSE_TIMEOUT),
                 };
             }
-            None if had_stream => self.over(Event::Abort),
+            // what is complete is on its way to the peer still
+            None if had_stream => self.over(Event::Close),
             None => self.phase = Phase::Over,
         }
     }

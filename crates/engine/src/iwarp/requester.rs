@@ -205,12 +205,18 @@ impl Requester {
         }
     }
 
-    /// The oldest awaited answer, if its request has left.
+    /// The oldest awaited answer. It may come before all of the burst has left that its request is
+    /// in, where the socket was full.
     pub fn oldest_awaited(&mut self) -> Option<(&mut Awaited, &SendWqe)> {
-        let left = self.left;
-        let awaited = self.awaited.front_mut().filter(|one| one.request < left)?;
+        let awaited = self.awaited.front_mut()?;
         let wqe = self.queue.get(awaited.request)?;
         Some((awaited, wqe))
+    }
+
+    /// Whether everything before the oldest awaited answer is complete.
+    pub fn is_answer_next(&self) -> bool {
+        let oldest = self.awaited.front();
+        oldest.is_some_and(|one| one.request == self.queue.head())
     }
 
     /// Number of the next atomic response.

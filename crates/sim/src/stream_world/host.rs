@@ -61,6 +61,8 @@ pub(super) struct Host {
     receive_cq: CompletionQueue,
     framer: Framer,
     has_crc: bool,
+    /// The last burst is not yet taken as a whole, as if the socket had been full.
+    is_leaving: bool,
     /// Bytes of the peer that were not used up.
     unread: Vec<u8>,
     is_closed: bool,
@@ -149,6 +151,7 @@ impl Host {
             receive_cq,
             framer: Framer::new(false, false),
             has_crc: true,
+            is_leaving: false,
             unread: Vec::new(),
             is_closed: false,
             has_disconnected: false,
@@ -312,8 +315,12 @@ impl Host {
         is_posted
     }
 
-    /// Sends one burst.
+    /// Sends one burst, of which the peer may have much before the last of it has left.
     fn transmit(&mut self, now: Instant, wire: &mut Wire, scenario: &Scenario) -> bool {
+        if mem::take(&mut self.is_leaving) {
+            self.qp.burst_left(now);
+            return true;
+        }
         let mut burst = StreamBurst::with_bound(scenario.burst);
         self.qp.poll_transmit(now, &self.memory, &mut burst);
         let forged = scenario.mischief_of(self.number);
@@ -336,7 +343,10 @@ impl Host {
         }
         wire.write(&stream, &mut self.rng);
         if !burst.is_empty() {
-            self.qp.burst_left(now);
+            self.is_leaving = self.rng.chance(300);
+            if !self.is_leaving {
+                self.qp.burst_left(now);
+            }
         }
         !burst.is_empty()
     }

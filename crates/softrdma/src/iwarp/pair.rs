@@ -197,8 +197,6 @@ impl Pair {
         } else if self.qp.state() != State::SendQueueDrained {
             self.qp.abort();
             self.deliver();
-            // a reset would take from the peer what it has not read
-            self.end_with(End::Close);
         }
     }
 

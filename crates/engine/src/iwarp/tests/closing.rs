@@ -73,7 +73,7 @@ fn a_peer_that_does_not_close_is_given_up() {
         .handle_timeout(Instant::from_nanos(deadline.as_nanos() - 1));
     assert_eq!(pair.active.told(), []);
     pair.active.qp.handle_timeout(deadline);
-    assert!(is_over(&pair.active.told(), Ending::TimedOut, Event::Abort));
+    assert!(is_over(&pair.active.told(), Ending::TimedOut, Event::Close));
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_peer_that_does_not_read_what_is_wrong_is_given_up() {
         .handle_timeout(Instant::from_nanos(deadline.as_nanos() - 1));
     assert_eq!(pair.passive.told(), []);
     pair.passive.qp.handle_timeout(deadline);
-    assert_eq!(pair.passive.told(), [Event::Abort]);
+    assert_eq!(pair.passive.told(), [Event::Close]);
     assert_eq!(pair.passive.qp.next_deadline(), None);
 }
 
@@ -106,7 +106,7 @@ fn a_read_that_is_never_answered_does_not_keep_a_connection_open() {
     pair.active.transmit(&mut Vec::new());
     pair.active.qp.disconnect(NOW);
     pair.active.qp.handle_timeout(LATE);
-    assert!(is_over(&pair.active.told(), Ending::TimedOut, Event::Abort));
+    assert!(is_over(&pair.active.told(), Ending::TimedOut, Event::Close));
     assert_eq!(pair.active.sent(), [(1, Status::Flushed)]);
 }
 
@@ -146,7 +146,7 @@ fn the_error_state_flushes_what_is_posted_later_and_is_for_good() {
     let mut pair = Pair::open(Setting::default());
     let ours = pair.active.region(&[3; 8]);
     assert!(pair.active.qp.set_state(NOW, State::Error));
-    assert!(is_over(&pair.active.told(), Ending::Local, Event::Abort));
+    assert!(is_over(&pair.active.told(), Ending::Local, Event::Close));
     pair.active.post(4, Operation::Send, &[sge(ours, 0, 8)]);
     pair.active.post_receive(5, ours, 8);
     pair.active.qp.flush_receives();

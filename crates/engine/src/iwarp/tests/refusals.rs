@@ -386,16 +386,25 @@ fn a_response_that_ends_too_early_and_one_that_nobody_asked_for() {
 }
 
 #[test]
-fn a_response_to_what_has_not_left_is_one_that_nobody_asked_for() {
+fn a_wrong_answer_blames_nobody_before_it() {
     let mut pair = Pair::open(Setting::default());
-    let region = pair.passive.region(&[0; 8]);
-    let read = Operation::Read(RemoteMemory::default());
-    pair.passive.post(1, read, &[sge(region, 0, 8)]);
-    let mut burst = StreamBurst::with_bound(8000);
     let passive = &mut pair.passive;
+    let region = passive.region(&[0; 8]);
+    let elsewhere = RemoteMemory::default();
+    for (id, operation) in [
+        (1, Operation::Write(elsewhere)),
+        (2, Operation::Read(elsewhere)),
+    ] {
+        passive.post(id, operation, &[sge(region, 0, 8)]);
+    }
+    let mut burst = StreamBurst::with_bound(8000);
     passive.qp.poll_transmit(NOW, &passive.memory, &mut burst);
-    pair.forge(&tagged(Opcode::ReadResponse, region, BASE, &[1; 8]));
-    assert_eq!(pair.passive.sent(), [(1, Status::Flushed)]);
+    assert_eq!(burst.ulpdus().len(), 2);
+    pair.forge(&tagged(Opcode::ReadResponse, region, BASE, &[1; 9]));
+    assert_eq!(
+        pair.passive.sent(),
+        [(1, Status::Flushed), (2, Status::Flushed)]
+    );
     assert_eq!(pair.passive.memory.read(region, 0, 8), [0; 8]);
 }
 
@@ -479,7 +488,7 @@ fn who_has_not_heard_a_whole_fpdu_sends_none_not_even_a_terminate() {
     pair.passive.receive(&stream, usize::MAX);
     pair.settle();
     assert!(pair.lines.is_empty());
-    assert_eq!(pair.passive.told().last(), Some(&Event::Abort));
+    assert_eq!(pair.passive.told().last(), Some(&Event::Close));
 }
 
 #[test]
@@ -529,7 +538,7 @@ fn a_terminate_in_either_reading_ends_everything() {
     wrong_queue.queue = QueueNumber::SEND;
     check(
         ulpdu(Header::Untagged(wrong_queue), &[0; 4]),
-        "0/2/06 unexpected-opcode of TERMINATE",
+        "1/2/01 invalid-queue-number of TERMINATE",
         AsyncEvent::RequestError(INDEX),
     );
 }

@@ -511,7 +511,7 @@ fn an_rtr_message_that_does_not_come_is_not_waited_for_without_end() {
                 state: State::Error,
             }),
             Event::Disconnected(Ending::TimedOut),
-            Event::Abort,
+            Event::Close,
         ]
     );
 }

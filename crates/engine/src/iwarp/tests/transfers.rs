@@ -149,6 +149,36 @@ fn completions_keep_the_order_of_the_queue_though_a_read_takes_longer() {
 }
 
 #[test]
+fn an_answer_may_come_before_all_of_the_burst_has_left() {
+    let mut pair = Pair::open(Setting::default());
+    let (ours, theirs) = (pair.active.region(&[0; 8]), pair.passive.region(&[4; 8]));
+    let active = &mut pair.active;
+    for (id, operation) in [
+        (1, Operation::Write(remote(theirs, 0))),
+        (2, Operation::Read(remote(theirs, 0))),
+        (3, Operation::Write(remote(theirs, 0))),
+    ] {
+        active.post(id, operation, &[sge(ours, 0, 8)]);
+    }
+    let mut burst = StreamBurst::with_bound(8000);
+    active.qp.poll_transmit(NOW, &active.memory, &mut burst);
+    let mut request = Vec::new();
+    let failed = active.frame(&burst, &mut request, &mut Vec::new());
+    assert_eq!(failed, None);
+    pair.passive.receive(&request, usize::MAX);
+    let response = pair.passive.transmit(&mut Vec::new());
+    pair.active.receive(&response, usize::MAX);
+    assert_eq!(
+        pair.active.sent(),
+        [],
+        "the socket may still have the last bytes to take"
+    );
+    pair.active.qp.burst_left(NOW);
+    let success = |id| (id, Status::Success);
+    assert_eq!(pair.active.sent(), [1, 2, 3].map(success));
+}
+
+#[test]
 fn no_more_reads_than_the_peer_takes() {
     let mut pair = Pair::open(Setting {
         depths: Depths { ird: 2, ord: 2 },

@@ -122,7 +122,7 @@ fn queue_pairs_of_a_lost_device_are_flushed_and_those_of_others_are_not() {
     assert_eq!((done.id, done.status), (1, Status::Flushed));
     let told = report(&pair.sides(), b).kind;
     assert!(
-        matches!(told, ReportKind::Disconnected(Ending::Lost)),
+        matches!(told, ReportKind::Disconnected(Ending::PeerClosed)),
         "{told:?}"
     );
 }

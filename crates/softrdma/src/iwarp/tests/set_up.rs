@@ -272,7 +272,7 @@ fn a_queue_pair_has_one_connection_and_no_state_without_it() {
     to(&pair.a, &pair.a_qp, State::Error).expect("at any time");
     let told = report(&pair.sides(), &pair.b).kind;
     assert!(
-        matches!(told, ReportKind::Disconnected(Ending::Lost)),
+        matches!(told, ReportKind::Disconnected(Ending::PeerClosed)),
         "{told:?}"
     );
     to(&pair.a, &pair.a_qp, State::Reset).expect("it is said to be taken");
