@@ -260,11 +260,7 @@ impl Header {
         match (self, opcode.info().queue) {
             (Self::Tagged(_), None) => Ok(opcode),
             (Self::Untagged(untagged), Some(queue)) if untagged.queue == queue => Ok(opcode),
-            (Self::Untagged(untagged), Some(_))
-                if untagged.queue.0 > QueueNumber::ATOMIC_RESPONSE.0 =>
-            {
-                Err(TerminateCode::INVALID_QUEUE)
-            }
+            (Self::Untagged(_), Some(_)) => Err(TerminateCode::INVALID_QUEUE),
             _ => Err(TerminateCode::UNEXPECTED_OPCODE),
         }
     }
@@ -379,7 +375,7 @@ mod tests {
             (0x41, 0x4c, 9, Code::UNEXPECTED_OPCODE),
             (0x41, 0x40, 0, Code::UNEXPECTED_OPCODE), // a Write is tagged
             (0xc1, 0x43, 0, Code::UNEXPECTED_OPCODE), // a Send is not
-            (0x41, 0x43, 1, Code::UNEXPECTED_OPCODE), // nor in that queue
+            (0x41, 0x43, 1, Code::INVALID_QUEUE),     // nor in that queue
             (0x41, 0x43, 4, Code::INVALID_QUEUE),
         ] {
             assert_eq!(check(first, second, queue), Err(expected), "{first:#x}");
