@@ -110,20 +110,64 @@ impl Convention for Count {
 
 /// Runs the body of an entry point.
 pub fn guard<C: Convention>(body: impl FnOnce() -> Result<C::Success, Errno>) -> C::Answer {
-    match caught(body) {
+    answer::<C>(caught(body))
+}
+
+/// The same where each nanosecond counts, and nothing is a cancellation point.
+pub fn guard_quickly<C: Convention>(body: impl FnOnce() -> Result<C::Success, Errno>) -> C::Answer {
+    answer::<C>(caught_quickly(body))
+}
+
+fn answer<C: Convention>(outcome: Result<C::Success, Errno>) -> C::Answer {
+    match outcome {
         Ok(value) => C::success(value),
         Err(errno) => C::failure(errno),
     }
 }
 
-/// The result of `body`, with a panic as EIO.
+/// The result of `body`, with a panic as EIO. A thread that is cancelled meanwhile ends later: glibc
+/// would unwind it from any call that may block, such as `close`, which Rust does not survive.
 pub fn caught<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let _stays = Uncancelled::begin();
+    caught_quickly(body)
+}
+
+/// The same where each nanosecond counts, and nothing is a cancellation point.
+pub fn caught_quickly<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // Nothing is looked at after a panic but what a poisoned lock protects anyway.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         tracing::error!("a bug in the library: the device is given up");
         context::report_fatal();
         Err(Errno(libc::EIO))
     })
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// As in `pthread.h` of Linux, whichever C library.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// The calling thread is not cancelled while this lives.
+struct Uncancelled {
+    before: c_int,
+}
+
+impl Uncancelled {
+    fn begin() -> Self {
+        let mut before = 0;
+        // SAFETY: the state is a known one, the other pointer is to an integer of ours.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Self { before }
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state is the one that was; NULL asks for nothing.
+        unsafe { pthread_setcancelstate(self.before, ptr::null_mut()) };
+    }
 }
 
 #[cfg(test)]

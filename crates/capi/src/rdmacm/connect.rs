@@ -108,6 +108,8 @@ pub unsafe extern "C" fn softrdma_cm_connect(
         // SAFETY: the caller's promise.
         unsafe {
             let part = own(id)?;
+            // it may be destroyed meanwhile by another thread
+            let _call = part.calls.begin();
             check(id, parameters)?;
             if let Err(error) = part.id.connect(&request(id, parameters)) {
                 if matches!(error, softrdma::Error::Tcp { .. }) {

@@ -6,7 +6,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::time::Duration;
 use std::net::SocketAddr;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libc::sockaddr;
 use softrdma::Transport;
@@ -34,6 +34,50 @@ pub struct IdPart {
     pub(super) names: AtomicPtr<rdma_addrinfo>,
     /// The multicast groups that it has joined.
     pub(super) joined: Mutex<Vec<Joined>>,
+    /// Calls that take their time.
+    pub(super) calls: Calls,
+}
+
+/// Calls under way in other threads, which the end of an ID waits for, as the kernel's does.
+#[derive(Default)]
+pub(super) struct Calls {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+/// One of them, until it is dropped.
+pub(super) struct Call<'a>(&'a Calls);
+
+impl Calls {
+    pub(super) fn begin(&self) -> Call<'_> {
+        *self.lock() += 1;
+        Call(self)
+    }
+
+    fn wait_for_none(&self) {
+        let mut count = self.lock();
+        while *count > 0 {
+            count = self
+                .none
+                .wait(count)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let mut count = self.0.lock();
+        *count -= 1;
+        // with the lock: who waits frees all of this
+        if *count == 0 {
+            self.0.none.notify_all();
+        }
+    }
 }
 
 impl IdPart {
@@ -123,6 +167,7 @@ pub(super) fn publish(
         template: OnceLock::new(),
         names: AtomicPtr::default(),
         joined: Mutex::default(),
+        calls: Calls::default(),
     };
     let made = object::publish(public, part);
     // SAFETY: made on the line above.
@@ -213,6 +258,7 @@ pub unsafe extern "C" fn softrdma_rdma_destroy_id(id: *mut rdma_cm_id) -> c_int 
             let own_channel = own(id)?.own_channel();
             settle(id);
             own(id)?.id.destroy();
+            own(id)?.calls.wait_for_none();
             info::softrdma_rdma_freeaddrinfo(own(id)?.names.load(Ordering::Acquire));
             let path = (*id).route.path_rec;
             object::withdraw(id, || ())?;

@@ -11,7 +11,7 @@ use softrdma::{CompletionChannel, CompletionQueue, EventQueue};
 use super::{context, convert, domain};
 use crate::abi::verbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::errno::Errno;
-use crate::guard::{Pointer, Status, caught, guard};
+use crate::guard::{Pointer, Status, caught, caught_quickly, guard};
 use crate::object::{self, Public};
 
 impl Public for ibv_comp_channel {
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
 /// # Safety
 /// `cq` is NULL or a completion queue; `to` is valid for `count` completions.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, to: *mut ibv_wc) -> c_int {
-    let polled = caught(|| {
+    let polled = caught_quickly(|| {
         // SAFETY: the caller's promise.
         let queue = unsafe { &object::private(cq)?.queue };
         let wanted = usize::try_from(count).map_err(|_| Errno::INVALID)?;

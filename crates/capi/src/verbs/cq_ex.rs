@@ -14,7 +14,7 @@ use crate::abi::verbs::{
     ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc,
 };
 use crate::errno::Errno;
-use crate::guard::{Pointer, caught, guard};
+use crate::guard::{Pointer, caught_quickly, guard};
 use crate::object;
 
 /// What a completion of this device can be asked for.
@@ -121,7 +121,7 @@ unsafe fn lock(cq: *mut ibv_cq_ex, take: bool) {
 
 /// `ibv_start_poll`: without a completion nothing is started.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq_attr) -> c_int {
-    let started = caught(|| {
+    let started = caught_quickly(|| {
         // SAFETY: the header passes the queue that it took the slot from, and a valid structure.
         unsafe {
             if cq.is_null() || (!attributes.is_null() && (*attributes).comp_mask != 0) {
@@ -138,7 +138,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq
 /// `ibv_next_poll`.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the header passes the queue that it took the slot from; it is being polled.
-    caught(|| unsafe { advance(cq) }).map_or_else(|errno| errno.0, |()| 0)
+    caught_quickly(|| unsafe { advance(cq) }).map_or_else(|errno| errno.0, |()| 0)
 }
 
 /// `ibv_end_poll`.

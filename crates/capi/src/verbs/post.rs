@@ -9,7 +9,7 @@ use super::convert::{self, Sges};
 use crate::abi::constants::IBV_SEND_INLINE;
 use crate::abi::verbs::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 use crate::errno::Errno;
-use crate::guard::{Status, guard};
+use crate::guard::{Status, guard_quickly};
 use crate::object;
 
 /// Bytes of inline data that any queue pair of this device can have.
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    guard::<Status>(|| {
+    guard_quickly::<Status>(|| {
         // SAFETY: the caller's promise.
         let pair = match unsafe { object::private(qp) } {
             Ok(private) => &private.pair,
@@ -147,7 +147,7 @@ pub(super) unsafe fn receives(
     bad_wr: *mut *mut ibv_recv_wr,
     post: impl Fn(u64, &[Sge]) -> Result<(), Errno>,
 ) -> c_int {
-    guard::<Status>(|| {
+    guard_quickly::<Status>(|| {
         let mut sges = Sges::new();
         let mut next = wr;
         // SAFETY: the caller's promise, for every pointer followed here.

@@ -21,7 +21,7 @@ use crate::abi::verbs::{
     ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_sge,
 };
 use crate::errno::Errno;
-use crate::guard::{Status, caught, guard};
+use crate::guard::{Status, caught_quickly, guard};
 use crate::object;
 
 /// Whether a queue pair of a type can be made for these operations; EOPNOTSUPP for others.
@@ -156,7 +156,7 @@ unsafe fn step(qp: *mut ibv_qp_ex, step: impl FnOnce(&Pair, &mut Batch) -> Resul
         unsafe {
             private
                 .section
-                .step(|batch| caught(|| step(private, batch)))
+                .step(|batch| caught_quickly(|| step(private, batch)))
         };
     }
 }

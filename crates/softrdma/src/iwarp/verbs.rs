@@ -87,8 +87,17 @@ impl Process {
         token: u64,
     ) -> Result<SocketAddr> {
         let to = self.teller(token);
+        let (_, front) = self.stream(qpn)?;
+        let settings = self.settings_of(&front);
+        // not held meanwhile: it may be destroyed, and its completion queues then
+        let expected = Arc::downgrade(&front);
+        drop(front);
+        let stream = reach(call)?;
         let (lane, front) = self.stream(qpn)?;
-        call_from(&lane, &front, self.settings_of(&front), call, to)
+        if expected.as_ptr() != Arc::as_ptr(&front) {
+            return Err(NO_QUEUE_PAIR);
+        }
+        ask_by(&lane, &front, stream, settings, call, to)
     }
 
     /// Listens; requests are reports with `token`.
@@ -171,7 +180,7 @@ impl Process {
             let front = lane.core.shard.lock().fronts.get(&index).cloned()?;
             Some((Arc::clone(lane), front))
         });
-        found.ok_or(Error::Invalid("there is no such queue pair"))
+        found.ok_or(NO_QUEUE_PAIR)
     }
 
     /// How connections are on the link of a queue pair.
@@ -217,7 +226,7 @@ impl QueuePair {
     pub fn call(&self, call: &Call<'_>, to: Teller) -> Result<SocketAddr> {
         self.process().check()?;
         let settings = Settings::of(&self.pd.context.link());
-        call_from(&self.place, &self.front, settings, call, to)
+        ask_by(&self.place, &self.front, reach(call)?, settings, call, to)
     }
 
     /// Accepts a peer that asks for a connection.
@@ -238,29 +247,40 @@ impl QueuePair {
     }
 }
 
-fn call_from(
-    lane: &Lane,
-    front: &Front,
-    settings: Settings,
-    call: &Call<'_>,
-    to: Teller,
-) -> Result<SocketAddr> {
-    let failed = |errno| Error::System {
+const NO_QUEUE_PAIR: Error = Error::Invalid("there is no such queue pair");
+
+fn failed(errno: Errno) -> Error {
+    Error::System {
         attempt: "connect by TCP",
         errno,
-    };
+    }
+}
+
+/// A connection of TCP to the peer, or one that is on its way if the call does not wait.
+fn reach(call: &Call<'_>) -> Result<Stream> {
     let begin = || Stream::connect(call.local, call.remote, call.traffic_class);
     let reach = || {
         let stream = begin()?;
         stream.wait_connected(CONNECT_TIMEOUT)?;
         Ok(stream)
     };
-    let stream = if call.waits {
+    let reached = if call.waits {
         unless_refused(reach, std::thread::sleep)
     } else {
         begin()
     };
-    let stream = stream.map_err(failed)?;
+    reached.map_err(failed)
+}
+
+/// Asks the peer for a connection of iWARP; gives the own address.
+fn ask_by(
+    lane: &Lane,
+    front: &Front,
+    stream: Stream,
+    settings: Settings,
+    call: &Call<'_>,
+    to: Teller,
+) -> Result<SocketAddr> {
     let local = stream.local().map_err(failed)?;
     let asking = Asking {
         stream,
