@@ -1,5 +1,7 @@
 //! What became of a received packet, and what is counted.
 
+use crate::iwarp;
+
 /// What `handle_datagram` did with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -40,7 +42,8 @@ pub enum DropReason {
     Reserved,
 }
 
-/// What is counted for a queue pair; the names are those of rxe's hardware counters.
+/// What is counted for a queue pair; the names are those of rxe's hardware counters, also where
+/// packets are FPDUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets given to the burst.
@@ -71,6 +74,8 @@ pub struct Counters {
     pub rdma_sends: u64,
     /// Messages received into a receive work request.
     pub rdma_receives: u64,
+    /// What only queue pairs on streams have.
+    pub iwarp: iwarp::Counters,
 }
 
 impl Counters {
@@ -91,6 +96,7 @@ impl Counters {
             send_errors,
             rdma_sends,
             rdma_receives,
+            iwarp,
         } = other;
         self.sent_packets += sent_packets;
         self.received_packets += received_packets;
@@ -106,5 +112,6 @@ impl Counters {
         self.send_errors += send_errors;
         self.rdma_sends += rdma_sends;
         self.rdma_receives += rdma_receives;
+        self.iwarp.add(iwarp);
     }
 }

@@ -1,10 +1,10 @@
 //! Peers that send anything: random bytes, damaged streams, and segments whose every field is
 //! chosen to hurt, at every state of a connection. Whatever comes, nothing panics, no byte changes
 //! that the peer may not change, every work request completes at most once, and the end is told
-//! once.
+//! once, and counted once if it is an error.
 
 use softrdma_engine::iwarp::{
-    Agreement, Depths, Event, Options, QueuePair, Role, Rtr, StreamBurst,
+    Agreement, Depths, Ending, Event, Options, QueuePair, Role, Rtr, StreamBurst,
 };
 use softrdma_engine::model::{CompletionQueue, ModelHost, ModelMemory, ReceiveQueue};
 use softrdma_engine::qp::{
@@ -12,7 +12,8 @@ use softrdma_engine::qp::{
 };
 use softrdma_engine::{Access, Instant, PdId, ReceiveWqe, Sge};
 use wire::iwarp::{
-    Framer, Header, MessageOffset, Msn, Opcode, Revision, Tagged, TaggedOffset, Untagged, fpdu,
+    Framer, Header, MessageOffset, Msn, Opcode, Revision, Tagged, TaggedOffset, TerminateCode,
+    Untagged, fpdu,
 };
 use wire::{MemoryKey, Qpn};
 
@@ -64,6 +65,8 @@ struct Victim {
     inbox: MemoryKey,
     unread: Vec<u8>,
     ends: usize,
+    /// The end is one that is counted.
+    was_wrong: bool,
     posted: usize,
     receives: usize,
 }
@@ -132,6 +135,7 @@ impl Victim {
             inbox,
             unread: Vec::new(),
             ends: 0,
+            was_wrong: false,
             posted: 0,
             receives,
         }
@@ -189,7 +193,10 @@ impl Victim {
 
     fn look(&mut self) {
         while let Some(event) = self.qp.poll_event() {
-            self.ends += usize::from(matches!(event, Event::Disconnected(_)));
+            if let Event::Disconnected(ending) = event {
+                self.ends += 1;
+                self.was_wrong = is_wrong(ending);
+            }
         }
         for key in [self.readable, self.private] {
             let now = self.memory.read(key, 0, LENGTH as usize);
@@ -198,6 +205,17 @@ impl Victim {
         // receives and READs end here
         let behind = self.memory.read(self.inbox, 200, LENGTH as usize - 200);
         assert!(behind.iter().all(|&byte| byte == 7), "beyond every buffer");
+    }
+}
+
+/// Whether an end is neither what somebody wanted nor an error of our own.
+fn is_wrong(ending: Ending) -> bool {
+    match ending {
+        Ending::Closed | Ending::PeerClosed | Ending::Local => false,
+        Ending::Refused(code) => {
+            code != TerminateCode::LOCAL_CATASTROPHIC && code != TerminateCode::DDP_CATASTROPHIC
+        }
+        Ending::PeerTerminated(_) | Ending::Lost | Ending::TimedOut => true,
     }
 }
 
@@ -315,6 +333,11 @@ fn whatever_a_peer_sends_hurts_nobody_but_its_own_connection() {
         victim.look();
         assert_eq!(victim.qp.state(), State::Error, "seed {seed}");
         assert_eq!(victim.ends, 1, "seed {seed}");
+        let counters = victim.qp.counters().iwarp;
+        assert!(counters.sent_terminates <= 1, "seed {seed}");
+        let all: u64 = counters.iter().map(|(_, count)| count).sum();
+        let reasons = all - counters.sent_terminates;
+        assert_eq!(reasons, u64::from(victim.was_wrong), "seed {seed}");
         let (sent, received) = (victim.send_cq.drain(), victim.receive_cq.drain());
         assert_eq!(sent.len(), victim.posted, "seed {seed}");
         assert_eq!(received.len(), victim.receives, "seed {seed}");

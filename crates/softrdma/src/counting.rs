@@ -6,6 +6,7 @@
 //! path. A process that is killed has not counted what it did since.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use tap::{Drops, Tap};
 
@@ -108,20 +109,28 @@ impl Lane {
                 counters.received_packets += messages.received;
             }
         }
+        // callers who made no request have no queue pair that counts them
+        if Arc::ptr_eq(&self.attendant, &process.attendant) {
+            for (link, counters) in process.reception.counted() {
+                of_link(&mut by_link, link).iwarp.add(&counters);
+            }
+        }
         let Some(oldest) = by_link.iter().map(|(link, _)| *link).min() else {
             return;
         };
         // what belongs to no queue pair counts for the link that was used first
         let first = *self.first_link.get_or_init(|| oldest);
-        for (link, counters) in &by_link {
-            let mut counters = named(counters);
+        for (link, of_link) in &by_link {
+            let mut counters = named(of_link);
             let mut drops = Drops::default();
             if *link == first {
                 take_rest(&mut counters, &counted.tap);
                 drops = counted.drops;
             }
             let counts = counters.iter().map(|(_, count)| count);
-            page.raise(*link, counts.chain(drops.iter().map(|(_, count)| count)));
+            let drops = drops.iter().map(|(_, count)| count);
+            let of_iwarp = of_link.iwarp.iter().map(|(_, count)| count);
+            page.raise(*link, counts.chain(drops).chain(of_iwarp));
         }
     }
 }
@@ -207,13 +216,15 @@ mod tests {
             send_errors: 12,
             rdma_sends: 14,
             rdma_receives: 15,
+            iwarp: engine::iwarp::Counters::default(),
         };
         let named = named(&counters);
         // the thirteenth, `link_downed`, is the broker's
         let expected = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 14, 15];
         let found: Vec<u64> = named.rxe().map(|(_, count)| count).collect();
         assert_eq!(found, expected);
-        let total = named.iter().count() + tap::DropReason::ALL.len();
+        let of_iwarp = counters.iwarp.iter().count();
+        let total = named.iter().count() + tap::DropReason::ALL.len() + of_iwarp;
         assert!(total <= broker::counters::COUNTS, "a page has room for all");
     }
 

@@ -248,14 +248,22 @@ impl Thread {
 
     /// Writes what was counted, if that has changed and the last time is long ago; sees to it that
     /// the thread is awake in time otherwise.
-    fn publish(&mut self, process: &Process, sleep: Sleep) -> Sleep {
-        let Some(lane) = process.lanes.get(self.lane) else {
-            return sleep;
+    fn publish(&mut self, process: &Arc<Process>, sleep: Sleep) -> Sleep {
+        let of_callers = match self.lane {
+            0 => process.reception.counted_mark(),
+            _ => 0,
         };
-        let mark = lane.core.shard.counted_mark();
+        let lane = process.lanes.get(self.lane);
+        let of_queue_pairs = lane.map_or(0, |lane| lane.core.shard.counted_mark());
+        let mark = of_queue_pairs.wrapping_add(of_callers);
         if mark == self.published {
             return sleep;
         }
+        // who listens may have no queue pair yet, and nothing but callers to count
+        let Some(lane) = lane.or_else(|| process.first_lane().ok()) else {
+            self.published = mark;
+            return sleep;
+        };
         let now = lane.core.now();
         if now < self.publish_at {
             return sleep.at_most(nanoseconds(self.publish_at.since(now)));

@@ -1,10 +1,12 @@
 //! Programs that connect with librdmacm: `rping` of Debian's `rdmacm-utils`.
 
+use std::io::{Read, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::resource;
 use super::scenes::Scene;
 use super::succeeded;
 use super::world::World;
@@ -140,9 +142,36 @@ pub fn twin(world: &World) -> Result<()> {
     both_ends("/run/cm_twin", world)
 }
 
-/// Our own program, whose wrong requests end connections of iWARP, one after the other.
+/// Our own program, whose wrong requests end connections of iWARP, one after the other; and a
+/// caller who speaks another protocol. The counters tell of each.
 pub fn errors(world: &World) -> Result<()> {
-    both_ends("/run/cm_errors", world)
+    both_ends("/run/cm_errors", world)?;
+    let counted = resource::counters(world)?;
+    for (name, expected) in [
+        // of IPv4 and IPv6: seven that the peer refuses, and a SEND whose memory is not its own
+        ("rcvd_segment_err", 14),
+        ("sent_terminates", 16),
+        ("rcvd_crc_err", 0),
+        ("request_err", 0),
+    ] {
+        let count = counted(name)?;
+        ensure!(count == expected, "{name} is {count}, not {expected}");
+    }
+
+    let address = world.server.address;
+    let mut server = world.server.start(&["rping", "-s", "-a", address], &[])?;
+    world.server.wait_for_listener(&mut server)?;
+    let mut caller = TcpStream::connect((address, DEFAULT.port))?;
+    caller.set_read_timeout(Some(GUARD))?;
+    caller.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
+    // it is not answered, and comes to an end
+    caller.read_to_end(&mut Vec::new())?;
+    let start = Instant::now();
+    while resource::counters(world)?("request_err")? != 1 {
+        ensure!(start.elapsed() < GUARD, "the caller is not counted");
+        std::thread::sleep(PAUSE);
+    }
+    server.kill()
 }
 
 fn both_ends(program: &str, world: &World) -> Result<()> {

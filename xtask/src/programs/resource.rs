@@ -118,7 +118,7 @@ fn statistic(world: &World) -> Result<()> {
 }
 
 /// The counters of the link by name.
-fn counters(world: &World) -> Result<impl Fn(&str) -> Result<u64>> {
+pub(super) fn counters(world: &World) -> Result<impl Fn(&str) -> Result<u64>> {
     let text = world.server.softrdma(&["statistic", "show"])?;
     Ok(move |name: &str| {
         let is_it = |line: &&str| line.trim_start().starts_with(name);

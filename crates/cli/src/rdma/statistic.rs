@@ -1,10 +1,12 @@
 //! `statistic show`: what all programs have counted, also those that are gone.
 //!
 //! The counters are those of the kernel's device, by its names. With `-d` ours follow: packets that
-//! were passed on to another process, faults, and what was dropped in silence, by reason.
+//! were passed on to another process, faults, and what was dropped in silence, by reason. A link of
+//! iWARP has those that mean something there, and its own: why connections ended.
 
 use std::collections::VecDeque;
 
+use broker::link::LinkKind;
 use broker::{LinkInfo, counters::LinkCounts, resource::Kind};
 use tap::{Counters, DropReason};
 
@@ -21,6 +23,16 @@ pub(super) const HELP: &str = "\
 Usage: softrdma statistic show
        softrdma statistic show link [ DEV/PORT_INDEX ]
 ";
+
+/// Counters of the kernel's rxe that links of iWARP have too; the others stand still there.
+const OF_BOTH: [&str; 6] = [
+    "sent_pkts",
+    "rcvd_pkts",
+    "send_err",
+    "link_downed",
+    "rdma_sends",
+    "rdma_recvs",
+];
 
 /// What it means that a process did not answer.
 const LATE: &str = "what it has counted of late may be missing here";
@@ -61,7 +73,8 @@ fn show(options: OutputOptions, mut words: VecDeque<String>) -> Result<Ended, Fa
     let survey = Survey::take(&[Kind::Counters])?;
     let mut entries = Vec::new();
     for link in shown {
-        entries.push(entry(&client.counts(&link.name)?, options));
+        let counts = client.counts(&link.name)?;
+        entries.push(entry(&counts, link.kind, options));
     }
     Ok(Ended::Remarked(
         render(&entries, options),
@@ -69,7 +82,7 @@ fn show(options: OutputOptions, mut words: VecDeque<String>) -> Result<Ended, Fa
     ))
 }
 
-fn entry(counts: &LinkCounts, options: OutputOptions) -> Entry {
+fn entry(counts: &LinkCounts, kind: LinkKind, options: OutputOptions) -> Entry {
     let field = |name, value, in_text| Field {
         name,
         value,
@@ -79,15 +92,8 @@ fn entry(counts: &LinkCounts, options: OutputOptions) -> Entry {
         field("ifname", Value::Text(counts.link.clone()), false),
         field("port", Value::Number(PORT), false),
     ];
-    let names = Counters::default();
-    let drops = DropReason::ALL.iter().map(|reason| reason.name());
-    let names = names.iter().map(|(name, _)| name).chain(drops);
-    let shown = if options.details {
-        usize::MAX
-    } else {
-        Counters::RXE_COUNT
-    };
-    for (name, count) in names.zip(&counts.counts).take(shown) {
+    let named = names(kind, options.details).into_iter().zip(&counts.counts);
+    for ((name, _), count) in named.filter(|((_, is_shown), _)| *is_shown) {
         let count = if name == "link_downed" {
             counts.downed
         } else {
@@ -99,6 +105,25 @@ fn entry(counts: &LinkCounts, options: OutputOptions) -> Entry {
         head: format!("link {}/{PORT} ", counts.link),
         fields,
     }
+}
+
+/// All counters in the order in which programs write them, and whether a link of this kind shows
+/// them.
+fn names(kind: LinkKind, has_details: bool) -> Vec<(&'static str, bool)> {
+    let is_iwarp = kind == LinkKind::Siw;
+    let packets = Counters::default();
+    let streams = softrdma::iwarp::Counters::default();
+    let drops = DropReason::ALL.iter().map(|reason| reason.name());
+    let kernels = packets.rxe().map(|(name, _)| name);
+    let own = packets.iter().skip(Counters::RXE_COUNT);
+    // a process that used a link of iWARP first counts there what belongs to no queue pair
+    let own = own.map(|(name, _)| name).chain(drops);
+    let of_streams = streams.iter().map(|(name, _)| name);
+    kernels
+        .map(|name| (name, !is_iwarp || OF_BOTH.contains(&name)))
+        .chain(own.map(|name| (name, has_details)))
+        .chain(of_streams.map(|name| (name, is_iwarp)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -117,7 +142,47 @@ mod tests {
             downed,
             counts,
         };
-        render(&[entry(&counts, options)], options)
+        render(&[entry(&counts, LinkKind::Rxe, options)], options)
+    }
+
+    #[test]
+    fn a_link_of_iwarp_has_its_own_and_what_means_something_there() {
+        // each counter is its place
+        let counts = LinkCounts {
+            link: "siw0".into(),
+            downed: 1000,
+            counts: (0..broker::counters::COUNTS as u64).collect(),
+        };
+        let options = OutputOptions::default();
+        let text = render(&[entry(&counts, LinkKind::Siw, options)], options);
+        let first = 15 + 4 + DropReason::ALL.len();
+        let mut expected = String::from(
+            "link siw0/1 \n    sent_pkts 0 \n    rcvd_pkts 1 \n    send_err 11 \n    link_downed 1000 \n    \
+             rdma_sends 13 \n    rdma_recvs 14 \n",
+        );
+        for (place, name) in (first..).zip([
+            "sent_terminates",
+            "rcvd_terminates",
+            "rcvd_crc_err",
+            "rcvd_framing_err",
+            "rcvd_segment_err",
+            "conn_lost",
+            "conn_timeout",
+            "connect_err",
+            "request_err",
+            "request_timeout",
+        ]) {
+            expected += &format!("    {name} {place} \n");
+        }
+        assert_eq!(text, expected);
+        let details = OutputOptions {
+            details: true,
+            ..options
+        };
+        let text = render(&[entry(&counts, LinkKind::Siw, details)], details);
+        assert!(text.contains("    drop_bad_icrc "), "{text}");
+        assert!(!text.contains("    ack_deferred "), "{text}");
+        assert!(text.ends_with(&expected[expected.find("    sent_t").expect("in it")..]));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | what arrives | `stream_in.rs` |
 //! | requests of the peer, READs under way | `responder.rs`, `answers.rs` |
 //! | what is wrong with what arrives | `terminate.rs` |
+//! | what is counted | `counters.rs` |
 //!
 //! # The contract
 //!
@@ -39,6 +40,7 @@
 
 mod answers;
 mod burst;
+mod counters;
 mod event;
 mod options;
 mod queue_pair;
@@ -53,6 +55,7 @@ mod terminate;
 mod tests;
 
 pub use burst::{Source, StreamBurst, UlpduOut};
+pub use counters::Counters;
 pub use event::{Ending, Event};
 pub use options::{Agreement, CrcPolicy, DEPTH_MAX, Depths, LinkOptions, Role, Rtr};
 pub use queue_pair::{Options, QueuePair};

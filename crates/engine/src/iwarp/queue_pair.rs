@@ -168,6 +168,11 @@ impl<H: Host> QueuePair<H> {
         &self.common.counters
     }
 
+    /// What only streams have, to count what comes before there is one.
+    pub fn counters_mut(&mut self) -> &mut super::Counters {
+        &mut self.common.counters.iwarp
+    }
+
     /// What is known about it.
     pub fn view(&self) -> QpView {
         let common = &self.common;
@@ -541,7 +546,7 @@ impl<H: Host> QueuePair<H> {
         let had_stream = !matches!(self.phase, Phase::Idle);
         self.flush(cause);
         if had_stream {
-            self.push(Event::Disconnected(ending));
+            self.disconnected(ending);
         }
         match terminate.filter(|_| may_send) {
             Some((now, terminate)) => {
@@ -564,12 +569,18 @@ impl<H: Host> QueuePair<H> {
                 stream: Some(_), ..
             } => {
                 self.flush(Cause::Fault);
-                self.push(Event::Disconnected(ending));
+                self.disconnected(ending);
                 self.over(how);
             }
             Phase::Lingering { stream: None, .. } | Phase::Terminating { .. } => self.over(how),
             Phase::Idle | Phase::Over => {}
         }
+    }
+
+    /// The one time that the program is told, and that it counts.
+    fn disconnected(&mut self, ending: Ending) {
+        self.common.counters.iwarp.end(ending);
+        self.push(Event::Disconnected(ending));
     }
 
     /// The Terminate is in the burst.

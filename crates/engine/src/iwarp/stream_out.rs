@@ -34,6 +34,7 @@ impl<H: Host> QueuePair<H> {
         if let Phase::Terminating { terminate, .. } = &self.phase {
             out.push(Source::Own, &terminate::ulpdu(terminate), &[], &[]);
             self.common.counters.sent_packets += 1;
+            self.common.counters.iwarp.sent_terminates += 1;
             self.linger(now);
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use broker::link::{LinkInfo, LinkKind};
 use engine::Instant;
-use engine::iwarp::{Asked, AwaitingRequest, Depths, Progress};
+use engine::iwarp::{Asked, AwaitingRequest, Counters, Depths, Progress};
 use io::Errno;
 use io::fork::ClosedInChild;
 use io::poll::{Events, Interest, Poller, Trigger};
@@ -60,6 +60,10 @@ struct State {
     links: Vec<LinkInfo>,
     /// Listeners that are not watched, until then.
     paused: Vec<(Instant, u64)>,
+    /// Callers who have made no request, by the index of the link that they called.
+    counted: BTreeMap<u32, Counters>,
+    /// Changes when one of these does.
+    counted_mark: u64,
 }
 
 /// A listener.
@@ -320,6 +324,18 @@ impl Reception {
         state.expire(now, poller);
     }
 
+    /// Callers who have made no request, by the index of the link that they called.
+    pub fn counted(&self) -> Vec<(u32, Counters)> {
+        let state = self.lock();
+        let counted = state.counted.iter();
+        counted.map(|(link, counters)| (*link, *counters)).collect()
+    }
+
+    /// Changes when there is something new to count.
+    pub fn counted_mark(&self) -> u64 {
+        self.polled.get().map_or(0, |_| self.lock().counted_mark)
+    }
+
     fn see_off(&self, parting: Parting, now: Instant) {
         if let Some(Polled { poller, .. }) = self.polled.get() {
             self.lock().see_off(now, parting, poller);
@@ -395,6 +411,7 @@ impl State {
                 && let Some((_, oldest)) = self.callers.pop_first()
             {
                 oldest.stream.reset();
+                self.count(&oldest.call, |counters| counters.request_timeout += 1);
             }
             let token = self.next_token();
             let caller = Caller {
@@ -425,7 +442,10 @@ impl State {
                 self.callers.insert(token, caller);
                 return;
             }
-            Receiving::End | Receiving::Lost(_) => return,
+            Receiving::End | Receiving::Lost(_) => {
+                self.count(&caller.call, |counters| counters.request_err += 1);
+                return;
+            }
         };
         let mut answer = Vec::new();
         match caller.waiting.handle_bytes(&bytes[..count], &mut answer) {
@@ -439,10 +459,19 @@ impl State {
             }
             Err(error) => {
                 tracing::debug!(?error, remote = %caller.call.remote, "no request of iWARP");
+                self.count(&caller.call, |counters| counters.request_err += 1);
                 let _ = poller.remove(&caller.stream);
                 let parting = Parting::new(now, caller.stream, answer);
                 self.see_off(now, parting, poller);
             }
+        }
+    }
+
+    /// Counts for the link that was called. An address that is on none counts nowhere.
+    fn count(&mut self, call: &Call, count: impl FnOnce(&mut Counters)) {
+        if let Some(link) = call.settings.link {
+            count(self.counted.entry(link).or_default());
+            self.counted_mark += 1;
         }
     }
 
@@ -485,7 +514,9 @@ impl State {
         while let Some(first) = self.callers.first_entry()
             && first.get().waiting.deadline() <= now
         {
-            first.remove().stream.reset();
+            let Caller { stream, call, .. } = first.remove();
+            stream.reset();
+            self.count(&call, |counters| counters.request_timeout += 1);
         }
         self.parting.retain(|_, parting| now < parting.deadline());
         let listeners = &self.listeners;

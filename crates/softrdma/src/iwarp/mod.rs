@@ -30,7 +30,7 @@ mod tests;
 mod turns;
 mod verbs;
 
-pub use engine::iwarp::{CrcPolicy, DEPTH_MAX, Depths, Ending, LinkOptions, StartError};
+pub use engine::iwarp::{Counters, CrcPolicy, DEPTH_MAX, Depths, Ending, LinkOptions, StartError};
 pub use listening::{Incoming, StreamListener};
 pub use pair::Teller;
 pub use report::{Report, ReportKind, Reports};

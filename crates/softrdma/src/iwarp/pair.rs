@@ -322,6 +322,7 @@ impl Pair {
             }
             Err(error) => {
                 self.outgoing.push(&last_words);
+                self.qp.counters_mut().sent_terminates += u64::from(!last_words.is_empty());
                 self.fail(error);
             }
         }
@@ -330,6 +331,9 @@ impl Pair {
     /// There will be no connection.
     fn fail(&mut self, error: StartError) {
         tracing::debug!(?error, qpn = %self.front.qpn(), "no connection");
+        // unless it is the peer's wish, or that of a program that wants no queue pair any more
+        let is_wanted = matches!(error, StartError::Rejected(_)) || self.qp.state() == State::Error;
+        self.qp.counters_mut().connect_err += u64::from(!is_wanted);
         self.tell_last(match error {
             StartError::Rejected(private_data) => ReportKind::Rejected { private_data },
             error => ReportKind::Failed(error),
@@ -395,6 +399,7 @@ impl Pair {
     /// TCP does not reach the peer.
     fn miss(&mut self, errno: Errno) {
         tracing::debug!(%errno, qpn = %self.front.qpn(), "no connection of TCP");
+        self.qp.counters_mut().connect_err += 1;
         self.tell_last(ReportKind::Unreached(errno));
         if let Some(line) = &mut self.line {
             line.opening = None;

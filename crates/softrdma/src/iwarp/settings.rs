@@ -16,6 +16,8 @@ pub struct Settings {
     pub options: LinkOptions,
     /// How long a ULPDU becomes.
     pub segment: Segment,
+    /// The index of the link for which callers are counted, if it is one of ours.
+    pub link: Option<u32>,
 }
 
 /// The longest ULPDU that is sent.
@@ -59,6 +61,7 @@ impl Settings {
                 extensions: own.rfc7306,
             },
             segment: own.segment.map_or(Segment::Mulpdu, Segment::Bytes),
+            link: Some(link.index),
         }
     }
 

@@ -222,6 +222,14 @@ impl Streams {
         Ok(())
     }
 
+    /// TCP did not reach the peer that a queue pair was to ask.
+    pub fn count_unreached(&mut self, index: QpIndex) {
+        if let Some(pair) = self.pair(index) {
+            pair.qp.counters_mut().connect_err += 1;
+            self.visits = self.visits.wrapping_add(1);
+        }
+    }
+
     /// Accepts a connection.
     ///
     /// # Errors
@@ -239,8 +247,14 @@ impl Streams {
         let (stream, asked, settings) = parts.ok_or(HAS_CONNECTION)?;
         match stream.receive(&mut [0]) {
             Receiving::Nothing => {}
-            Receiving::Received(_) => return Err(refused(&StartError::TooEarly, peer)),
-            Receiving::End | Receiving::Lost(_) => return Err(refused(&StartError::Ended, peer)),
+            Receiving::Received(_) => {
+                pair.qp.counters_mut().request_err += 1;
+                return Err(refused(&StartError::TooEarly, peer));
+            }
+            Receiving::End | Receiving::Lost(_) => {
+                pair.qp.counters_mut().conn_lost += 1;
+                return Err(refused(&StartError::Ended, peer));
+            }
         }
         let mut reply = Vec::new();
         let agreement = asked

@@ -51,6 +51,16 @@ impl<N: Network> Core<N> {
         Ok(())
     }
 
+    /// Counts a call that TCP has failed before there was anything to ask.
+    fn count_unreached(&self, front: &Front) {
+        let mut inner = self.shard.lock();
+        if let Ok(streams) = inner.streams_of(front) {
+            streams.count_unreached(front.index());
+        }
+        self.shard
+            .serve_locked(&mut inner, self.now(), &self.memory);
+    }
+
     /// Closes the connection, if there is one: what was posted before is sent.
     pub fn disconnect(&self, front: &Front) {
         let now = self.now();
@@ -92,9 +102,16 @@ impl Process {
         // not held meanwhile: it may be destroyed, and its completion queues then
         let expected = Arc::downgrade(&front);
         drop(front);
-        let stream = reach(call)?;
+        let is_it = |front: &Arc<Front>| expected.as_ptr() == Arc::as_ptr(front);
+        let stream = reach(call).inspect_err(|_| {
+            if let Ok((lane, front)) = self.stream(qpn)
+                && is_it(&front)
+            {
+                count_unreached(&lane, &front);
+            }
+        })?;
         let (lane, front) = self.stream(qpn)?;
-        if expected.as_ptr() != Arc::as_ptr(&front) {
+        if !is_it(&front) {
             return Err(NO_QUEUE_PAIR);
         }
         ask_by(&lane, &front, stream, settings, call, to)
@@ -226,7 +243,8 @@ impl QueuePair {
     pub fn call(&self, call: &Call<'_>, to: Teller) -> Result<SocketAddr> {
         self.process().check()?;
         let settings = Settings::of(&self.pd.context.link());
-        ask_by(&self.place, &self.front, reach(call)?, settings, call, to)
+        let stream = reach(call).inspect_err(|_| count_unreached(&self.place, &self.front))?;
+        ask_by(&self.place, &self.front, stream, settings, call, to)
     }
 
     /// Accepts a peer that asks for a connection.
@@ -270,6 +288,13 @@ fn reach(call: &Call<'_>) -> Result<Stream> {
         begin()
     };
     reached.map_err(failed)
+}
+
+/// Counts a call for which TCP did not reach the peer.
+fn count_unreached(lane: &Lane, front: &Front) {
+    lane.core.count_unreached(front);
+    // who writes down what was counted
+    lane.attendant.wake.wake();
 }
 
 /// Asks the peer for a connection of iWARP; gives the own address.

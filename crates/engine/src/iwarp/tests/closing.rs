@@ -74,6 +74,7 @@ fn a_peer_that_does_not_close_is_given_up() {
     assert_eq!(pair.active.told(), []);
     pair.active.qp.handle_timeout(deadline);
     assert!(is_over(&pair.active.told(), Ending::TimedOut, Event::Close));
+    assert_eq!(pair.active.counted(), [("conn_timeout", 1)]);
 }
 
 #[test]
@@ -120,6 +121,7 @@ fn the_end_within_an_fpdu_is_a_loss() {
         .receive(&stream[..stream.len() - 1], usize::MAX);
     pair.passive.qp.handle_end();
     assert!(is_over(&pair.passive.told(), Ending::Lost, Event::Abort));
+    assert_eq!(pair.passive.counted(), [("conn_lost", 1)]);
 }
 
 #[test]
@@ -139,6 +141,7 @@ fn a_lost_connection_flushes_everything_and_ends_once() {
     pair.active.qp.handle_timeout(LATE);
     pair.active.qp.disconnect(NOW);
     assert_eq!(pair.active.told(), []);
+    assert_eq!(pair.active.counted(), [("conn_lost", 1)]);
 }
 
 #[test]
@@ -154,6 +157,7 @@ fn the_error_state_flushes_what_is_posted_later_and_is_for_good() {
     assert_eq!(pair.active.received(), [(5, Status::Flushed, 0)]);
     assert!(pair.active.qp.set_state(NOW, State::Reset));
     assert_eq!(pair.active.qp.state(), State::Error);
+    assert_eq!(pair.active.counted(), [], "it was asked for");
 }
 
 #[test]

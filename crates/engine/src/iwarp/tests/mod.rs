@@ -212,6 +212,12 @@ impl End {
             .collect()
     }
 
+    /// What it has counted that is not 0.
+    fn counted(&self) -> Vec<(&'static str, u64)> {
+        let counters = self.qp.counters().iwarp;
+        counters.iter().filter(|(_, count)| *count > 0).collect()
+    }
+
     /// The events since the last time.
     fn told(&mut self) -> Vec<Event> {
         while let Some(event) = self.qp.poll_event() {

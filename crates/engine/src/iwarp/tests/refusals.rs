@@ -48,6 +48,16 @@ fn refusal(prepare: impl FnOnce(&mut Pair), segment: Vec<u8>) -> (String, Vec<Ev
     pair.settle();
     let line = pair.lines.last().cloned().unwrap_or_default();
     assert_eq!(pair.passive.qp.state(), State::Error);
+    let reason = if line.contains(" 2/0/03 ") {
+        Some("rcvd_framing_err")
+    } else {
+        // of a receive whose memory is gone the peer can know nothing
+        (!line.contains(" 1/0/00 ")).then_some("rcvd_segment_err")
+    };
+    let counted = ["sent_terminates"].into_iter().chain(reason);
+    let counted: Vec<_> = counted.map(|name| (name, 1)).collect();
+    assert_eq!(pair.passive.counted(), counted, "{line}");
+    assert_eq!(pair.active.counted(), [("rcvd_terminates", 1)], "{line}");
     (line, pair.passive.told())
 }
 
@@ -430,7 +440,10 @@ fn a_key_that_cannot_be_invalidated_ends_the_receive_behind_its_data() {
 
 #[test]
 fn a_broken_stream_is_told_and_what_follows_is_not_looked_at() {
-    for (damage, code) in [(20, "2/0/02 mpa-crc"), (0, "2/0/03 mpa-marker-or-length")] {
+    for (damage, code, reason) in [
+        (20, "2/0/02 mpa-crc", "rcvd_crc_err"),
+        (0, "2/0/03 mpa-marker-or-length", "rcvd_framing_err"),
+    ] {
         let mut pair = Pair::open(Setting::default());
         let theirs = pair.passive.region(&[0; 8]);
         let ours = pair.active.region(&[6; 8]);
@@ -451,6 +464,9 @@ fn a_broken_stream_is_told_and_what_follows_is_not_looked_at() {
         assert_eq!(pair.passive.memory.read(theirs, 0, 8), [0; 8]);
         let told = pair.passive.told();
         assert!(told.contains(&Event::Async(AsyncEvent::Fatal(INDEX))));
+        let counted = [("sent_terminates", 1), (reason, 1)];
+        assert_eq!(pair.passive.counted(), counted);
+        assert_eq!(pair.active.counted(), [("rcvd_terminates", 1)]);
     }
 }
 
@@ -489,6 +505,7 @@ fn who_has_not_heard_a_whole_fpdu_sends_none_not_even_a_terminate() {
     pair.settle();
     assert!(pair.lines.is_empty());
     assert_eq!(pair.passive.told().last(), Some(&Event::Close));
+    assert_eq!(pair.passive.counted(), [("rcvd_crc_err", 1)]);
 }
 
 #[test]

@@ -62,6 +62,12 @@ fn garbage_is_an_error_of_its_own_queue_pair_and_told_to_the_peer() {
             .shutdown(std::net::Shutdown::Write)
             .expect("an open stream");
         assert_ended(&b, &front);
+        let counted = b.counted(Some(&front));
+        let reasons = counted
+            .iter()
+            .filter(|(name, _)| *name != "sent_terminates");
+        let reasons: Vec<_> = reasons.collect();
+        assert!(matches!(reasons[..], [(_, 1)]), "one reason: {counted:?}");
         // whatever it was answered, the connection ends
         let hearing = std::thread::spawn(move || raw.hear_all());
         until(&[&b], || hearing.is_finished().then_some(()));
@@ -91,6 +97,8 @@ fn a_refused_write_is_answered_with_a_terminate() {
     });
     until(&[&b], || hearing.is_finished().then_some(()));
     let (heard, raw) = hearing.join().expect("it was heard");
+    let counted = [("sent_terminates", 1), ("rcvd_segment_err", 1)];
+    assert_eq!(b.counted(Some(&front)), counted);
     // spec: RFC 5040 4.8: DDP, tagged, invalid STag
     assert_eq!(heard[2..4], [0x41, 0x47]);
     assert_eq!(heard[20..22], [0x11, 0x00]);
@@ -120,6 +128,7 @@ fn a_reset_at_any_byte_loses_the_connection_and_nothing_else() {
             (3, Status::Flushed),
             "{length} bytes"
         );
+        assert_eq!(b.counted(Some(&front)), [("conn_lost", 1)]);
     }
 }
 
@@ -149,8 +158,11 @@ fn one_byte_at_a_time_is_enough() {
 }
 
 #[test]
-fn callers_that_say_nothing_or_nonsense_keep_nobody_out() {
-    let b = Side::new(Settings::default());
+fn callers_that_say_nothing_or_nonsense_keep_nobody_out_and_are_counted() {
+    let b = Side::new(Settings {
+        link: Some(LINK),
+        ..Settings::default()
+    });
     let listener = b.listen("127.0.0.1");
     let mut silent = Vec::new();
     for _ in 0..50 {
@@ -166,6 +178,13 @@ fn callers_that_say_nothing_or_nonsense_keep_nobody_out() {
     let hearing = std::thread::spawn(move || early.hear_all());
     until(&[&b], || hearing.is_finished().then_some(()));
     assert!(b.reports.take().is_none(), "nobody asked properly");
+    assert_eq!(b.counted(None), [("request_err", 2)]);
+    // who says nothing and hangs up
+    drop(silent.pop());
+    until(&[&b], || {
+        (b.counted(None) == [("request_err", 3)]).then_some(())
+    });
+    let mark = b.reception.counted_mark();
     let mut good = Raw::call(listener.address());
     good.say(&plain_request());
     let told = report(&[&b], &b).kind;
@@ -177,6 +196,9 @@ fn callers_that_say_nothing_or_nonsense_keep_nobody_out() {
         let (heard, has_ended) = raw.hear_all();
         assert!(heard.is_empty() && !has_ended, "it was reset");
     }
+    let counted = [("request_err", 3), ("request_timeout", 49)];
+    assert_eq!(b.counted(None), counted);
+    assert_ne!(b.reception.counted_mark(), mark);
 }
 
 #[test]

@@ -34,6 +34,8 @@ const PD: PdId = PdId(1);
 /// Bytes of a side's region.
 const REGION: usize = 4 << 20;
 const DEPTHS: Depths = Depths { ird: 4, ord: 4 };
+/// The link, to count for.
+const LINK: u32 = 7;
 /// Of reports: who asks, who listens, who accepts.
 const CALLER: u64 = 1;
 const HOST: u64 = 2;
@@ -187,6 +189,22 @@ impl Side {
         self.core
             .accept(front, accepting)
             .expect("a new queue pair");
+    }
+
+    /// What a queue pair, or the reception where there is none, has counted that is not 0.
+    fn counted(&self, front: Option<&Front>) -> Vec<(&'static str, u64)> {
+        let counters = match front {
+            Some(front) => {
+                let view = self.core.query(front).expect("a queue pair of this side");
+                view.counters.iwarp
+            }
+            None => {
+                let counted = self.reception.counted();
+                assert!(counted.iter().all(|(link, _)| *link == LINK));
+                counted.first().map(|(_, of)| *of).unwrap_or_default()
+            }
+        };
+        counters.iter().filter(|(_, count)| *count > 0).collect()
     }
 
     fn serve(&self) {

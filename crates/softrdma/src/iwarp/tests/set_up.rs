@@ -75,6 +75,7 @@ fn who_is_refused_learns_why_and_may_call_again() {
             (private_data.as_slice(), a_qp.state()),
             (&b"no"[..], State::Reset)
         );
+        assert_eq!(a.counted(Some(&a_qp)), [], "it was answered");
     }
 }
 
@@ -149,6 +150,7 @@ fn a_request_that_nobody_answers_is_reset() {
         matches!(told, ReportKind::Failed(StartError::Ended)),
         "{told:?}"
     );
+    assert_eq!(a.counted(Some(&a_qp)), [("connect_err", 1)]);
     // nor does anybody who listens no more
     a.call(&a_qp, listener.address(), b"");
     drop(listener);
@@ -206,7 +208,7 @@ fn who_does_not_wait_for_tcp_is_told_why_it_fails_and_may_call_again() {
     );
     let gone = b.listen("127.0.0.1").address();
     let a_qp = a.queue_pair();
-    for _ in 0..2 {
+    for count in 1..=2 {
         a.begin_call(&a_qp, gone);
         let told = report(&[&a], &a);
         let ReportKind::Unreached(errno) = told.kind else {
@@ -214,6 +216,7 @@ fn who_does_not_wait_for_tcp_is_told_why_it_fails_and_may_call_again() {
         };
         assert_eq!((told.token, errno), (CALLER, Errno::CONNREFUSED));
         assert_eq!(a_qp.state(), State::Reset);
+        assert_eq!(a.counted(Some(&a_qp)), [("connect_err", count)]);
     }
 }
 
