@@ -125,8 +125,9 @@ fn answer<C: Convention>(outcome: Result<C::Success, Errno>) -> C::Answer {
     }
 }
 
-/// The result of `body`, with a panic as EIO. A thread that is cancelled meanwhile ends later: glibc
-/// would unwind it from any call that may block, such as `close`, which Rust does not survive.
+/// The result of `body`, with a panic as EIO. A thread that is cancelled meanwhile ends later:
+/// glibc would unwind it from any call that may block, such as `close`, which Rust does not
+/// survive.
 pub fn caught<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let _stays = Uncancelled::begin();
     caught_quickly(body)

@@ -1,6 +1,6 @@
 //! The C programs of `crates/capi/tests/c`: wrong use of each verb, the calls that wait, the work
 //! request builders, datagrams, shared receive queues, multicast groups, connection management,
-//! rsockets, and children of programs with connections.
+//! rsockets, children of programs with connections, and what ends while it connects.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub const SCENES: [Scene; 11] = [
     ("forks", forks),
 ];
 
-const PROGRAMS: [&str; 11] = [
+const PROGRAMS: [&str; 12] = [
     "wrong_use",
     "waiting",
     "builders",
@@ -39,6 +39,7 @@ const PROGRAMS: [&str; 11] = [
     "abused_connections",
     "rsockets",
     "forks",
+    "hasty",
 ];
 
 fn wrong_use(world: &World) -> Result<()> {
@@ -83,6 +84,11 @@ fn rsockets(world: &World) -> Result<()> {
 
 pub fn forks(world: &World) -> Result<()> {
     run(world, "forks")
+}
+
+/// Of iWARP alone: elsewhere connecting takes no time.
+pub fn hasty(world: &World) -> Result<()> {
+    run(world, "hasty")
 }
 
 fn run(world: &World, name: &str) -> Result<()> {

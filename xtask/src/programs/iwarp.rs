@@ -16,12 +16,13 @@ use super::world::{Host, Net, World};
 use crate::process::{GUARD, Running};
 
 /// Those that run once, as root on `lo`.
-pub const SCENES: [Scene; 8] = [
+pub const SCENES: [Scene; 9] = [
     ("devinfo", devinfo),
     ("lacking", lacking),
     ("options", options),
     ("refused", refused),
     ("forks", capi::forks),
+    ("hasty", capi::hasty),
     ("rping,persistent", connections::persistent),
     ("cmtime,-c=100", exchanges::cmtime),
     ("cmtime,ipv6,-c=100", |world| {

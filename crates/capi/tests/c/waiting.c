@@ -107,6 +107,49 @@ static void cancelled(const char *what, int (*get)(void))
 	must("the thread ends", result == PTHREAD_CANCELED);
 }
 
+/* Of calls that do not wait a thread comes back, cancelled or not, and ends then. */
+
+static atomic_bool is_cancelled;
+static atomic_int came_back;
+
+static void *call_and_end(void *unused)
+{
+	struct ibv_device **devices;
+	static char bytes[8];
+	struct ibv_mr *mr;
+	struct ibv_cq *made;
+	int count;
+
+	(void)unused;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	while (!atomic_load(&is_cancelled))
+		usleep(1000);
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	devices = ibv_get_device_list(&count);
+	atomic_fetch_add(&came_back, devices != NULL);
+	ibv_free_device_list(devices);
+	mr = ibv_reg_mr(pd, bytes, sizeof(bytes), IBV_ACCESS_LOCAL_WRITE);
+	atomic_fetch_add(&came_back, mr != NULL && ibv_dereg_mr(mr) == 0);
+	made = ibv_create_cq(context, 16, NULL, NULL, 0);
+	atomic_fetch_add(&came_back, made != NULL && ibv_destroy_cq(made) == 0);
+	pthread_testcancel();
+	return NULL;
+}
+
+static void cancelled_without_waiting(void)
+{
+	pthread_t thread;
+	void *result;
+
+	if (pthread_create(&thread, NULL, call_and_end, NULL) || pthread_cancel(thread))
+		die("pthread_cancel");
+	atomic_store(&is_cancelled, true);
+	if (pthread_join(thread, &result))
+		die("pthread_join");
+	must("calls that do not wait come back in a cancelled thread", atomic_load(&came_back) == 3);
+	must("... which ends then", result == PTHREAD_CANCELED);
+}
+
 static struct ibv_qp *queue_pair(void)
 {
 	struct ibv_qp_init_attr request = {
@@ -257,6 +300,7 @@ int main(void)
 	interrupted("ibv_get_async_event", get_async_event);
 	cancelled("ibv_get_cq_event", get_cq_event);
 	cancelled("ibv_get_async_event", get_async_event);
+	cancelled_without_waiting();
 	async_events();
 	completion_events();
 
