@@ -9,6 +9,7 @@ use super::capi;
 use super::connections::{self, RPing};
 use super::exchanges::{self, Exchange};
 use super::perftest::PerfTest;
+use super::resource;
 use super::rsockets::{self, Stream};
 use super::scenes::Scene;
 use super::succeeded;
@@ -251,5 +252,7 @@ fn refused(world: &World) -> Result<()> {
             ended.output
         );
     }
+    let count = resource::counters(world)?("connect_err")?;
+    ensure!(count == 2, "connect_err is {count}, not 2");
     Ok(())
 }
