@@ -42,13 +42,19 @@ pub(crate) fn wish() -> Option<&'static str> {
     WISH.get_or_init(|| env::var(VARIABLE).ok()).as_deref()
 }
 
+/// Whether somebody chose, so that there may be links that this process does not see.
+pub(crate) fn is_made() -> bool {
+    !names(wish()).is_empty()
+}
+
+/// The names in a wish.
+fn names(wish: Option<&str>) -> Vec<&str> {
+    let names = wish.unwrap_or_default().split(',').map(str::trim);
+    names.filter(|name| !name.is_empty()).collect()
+}
+
 fn chosen(mut links: Vec<LinkInfo>, wish: Option<&str>) -> Vec<LinkInfo> {
-    let names: Vec<&str> = wish
-        .unwrap_or_default()
-        .split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .collect();
+    let names = names(wish);
     if names.is_empty() {
         return links;
     }
