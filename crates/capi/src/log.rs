@@ -43,5 +43,37 @@ pub fn start() {
 /// Says something to the person in front of the program. A standard error that takes nothing (a
 /// full disk, a pipe without a reader) is no reason to panic, as it is for `eprintln!`.
 pub fn tell(text: &dyn Display) {
-    let _ = writeln!(std::io::stderr(), "softrdma: {text}");
+    tell_to(std::io::stderr(), text);
+}
+
+/// A line is one write: those of several programs of a terminal do not mix.
+fn tell_to(mut to: impl Write, text: &dyn Display) {
+    let _ = to.write_all(format!("softrdma: {text}\n").as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each write is given.
+    #[derive(Default)]
+    struct Writes(Vec<Vec<u8>>);
+
+    impl Write for Writes {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.push(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_is_one_write() {
+        let mut writes = Writes::default();
+        tell_to(&mut writes, &format_args!("{} of {}", 1, 2));
+        assert_eq!(writes.0, [b"softrdma: 1 of 2\n"]);
+    }
 }
