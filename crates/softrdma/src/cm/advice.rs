@@ -7,7 +7,7 @@
 use core::fmt::Display;
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use broker::link::{LinkInfo, LinkKind};
 use engine::Instant;
@@ -24,7 +24,7 @@ use crate::process::{Process, report};
 
 /// What can be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u16)]
 enum Lack {
     Way = 1,
     Address = 2,
@@ -34,18 +34,19 @@ enum Lack {
     TcpPort = 32,
     Iwarp = 64,
     Port = 128,
+    Markers = 256,
 }
 
 /// Which of them were told.
-struct Told(AtomicU8);
+struct Told(AtomicU16);
 
 /// Those of the process.
-static TOLD: Told = Told(AtomicU8::new(0));
+static TOLD: Told = Told(AtomicU16::new(0));
 
 impl Told {
     /// Whether this is the first of its kind.
     fn is_first(&self, lack: Lack) -> bool {
-        let bit = lack as u8;
+        let bit = lack as u16;
         self.0.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 }
@@ -234,6 +235,26 @@ fn disagreement(to: SocketAddr, error: &StartError) -> Option<String> {
     ))
 }
 
+/// The peer refuses a connection of iWARP that `link` asks for. Its program may have done so, but
+/// who has no markers does it too, and the frame does not tell which.
+pub(super) fn refused(to: SocketAddr, link: &LinkInfo, private_data: &[u8]) {
+    if let Some(text) = refusal(to, link, private_data) {
+        tell_once(Lack::Markers, || text);
+    }
+}
+
+fn refusal(to: SocketAddr, link: &LinkInfo, private_data: &[u8]) -> Option<String> {
+    let has_markers = link.iwarp.is_some_and(|options| options.markers);
+    (has_markers && private_data.is_empty()).then(|| {
+        format!(
+            "{} refuses, and does not say why: {} asks for markers, and whoever has none refuses \
+             them; `softrdma -d link show` at both ends lists `markers`",
+            to.ip(),
+            link.name
+        )
+    })
+}
+
 /// Nobody can be heard at a port: with iWARP, it may be another program's.
 pub(super) fn not_listening(error: &Error) {
     let Error::Tcp {
@@ -304,7 +325,7 @@ mod tests {
     #[test]
     fn a_trouble_is_told_once_and_hides_no_other() {
         use Lack::{Address, Answer, Listener, Neighbour, TcpPort, Way};
-        let told = Told(AtomicU8::new(0));
+        let told = Told(AtomicU16::new(0));
         let met = [
             Answer, Way, Answer, Listener, Way, Address, Neighbour, TcpPort,
         ];
@@ -335,6 +356,24 @@ mod tests {
         assert!(disagreement(to, &StartError::Rejected(Vec::new())).is_none());
         let hung_up = disagreement(to, &StartError::Ended).expect("it is explained");
         assert!(hung_up.contains("TCP port 7174"), "{hung_up}");
+    }
+
+    #[test]
+    fn a_refusal_without_words_is_explained_where_markers_are_asked_for() {
+        use crate::iwarp::link_for_test as link;
+        let to = SocketAddr::from(([192, 0, 2, 1], 7174));
+        let mut siw = link("siw0", LinkKind::Siw, &["192.0.2.2"]);
+        assert!(refusal(to, &siw, b"").is_none(), "nothing is asked for");
+        siw.iwarp = Some(broker::iwarp::IwarpOptions {
+            markers: true,
+            ..Default::default()
+        });
+        let text = refusal(to, &siw, b"").expect("that may be why");
+        assert!(
+            text.contains("192.0.2.1") && text.contains("siw0"),
+            "{text}"
+        );
+        assert!(refusal(to, &siw, b"full").is_none(), "of its program");
     }
 
     #[test]

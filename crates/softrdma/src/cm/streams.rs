@@ -210,6 +210,19 @@ impl Inner {
         [has(LinkKind::Rxe) || !has_streams, has_streams]
     }
 
+    /// Tells why the peer of the ID may have refused.
+    fn explain_refusal(&self, number: u64, private_data: &[u8]) {
+        let Some(record) = self.records.get(&number) else {
+            return;
+        };
+        let (Some(to), Some(route)) = (record.remote, &record.route) else {
+            return;
+        };
+        if let Some(link) = self.links().iter().find(|link| link.name == route.link) {
+            advice::refused(to, link, private_data);
+        }
+    }
+
     /// The program has fetched a request, or it is gone before that.
     pub(super) fn no_longer_waits(&mut self, number: u64) {
         let asks = self.records.get_mut(&number);
@@ -230,7 +243,12 @@ impl Process {
                         // nobody answers it: its connection was reset
                         tracing::debug!(why, "a caller is refused");
                     }
-                } else if let Some(record) = inner.records.get_mut(&token)
+                    continue;
+                }
+                if let ReportKind::Rejected { private_data } = &kind {
+                    inner.explain_refusal(token, private_data);
+                }
+                if let Some(record) = inner.records.get_mut(&token)
                     // or else its link is gone, and its program knows
                     && record.state != State::Disconnected
                 {
