@@ -6,9 +6,10 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 
 use broker::client::{Client, ConnectOptions};
+use broker::link::{LinkInfo, LinkKind};
 use io::fork::{ClosedInChild, PerProcess};
 use tap::{FaultPlan, Tap};
 use wire::MemoryKey;
@@ -222,6 +223,30 @@ fn fault_plan() -> Result<Option<FaultPlan>> {
     }
 }
 
+/// Tells, once, that faults do not meet what this link sends, if that is so.
+pub(crate) fn look_for_vain_faults(link: &LinkInfo) {
+    static TOLD: Once = Once::new();
+    if link.kind != LinkKind::Siw || TOLD.is_completed() {
+        return;
+    }
+    let plan = std::env::var_os(FAULTS_VARIABLE).unwrap_or_default();
+    if let Some(text) = vain_faults(&plan.to_string_lossy(), link) {
+        TOLD.call_once(|| report(&text));
+    }
+}
+
+fn vain_faults(plan: &str, link: &LinkInfo) -> Option<String> {
+    let is_vain = link.kind == LinkKind::Siw && !plan.trim().is_empty();
+    is_vain.then(|| {
+        format!(
+            "{FAULTS_VARIABLE} is not for iWARP, whose packets the kernel's TCP sends: {} meets \
+             no faults, devices of type rxe do. `tc qdisc add dev {} root netem loss 1%` has the \
+             kernel lose packets",
+            link.name, link.netdev
+        )
+    })
+}
+
 /// Says something that the person in front of the program should read: to the log, and by the way
 /// that [`report_by`] set.
 pub(crate) fn report(text: &str) {
@@ -265,4 +290,20 @@ fn own_library() -> Option<PathBuf> {
 
 fn system(attempt: &'static str) -> impl Fn(io::Errno) -> Error {
     move |errno| Error::System { attempt, errno }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iwarp::link_for_test as link;
+
+    #[test]
+    fn a_plan_that_iwarp_does_not_follow_is_told_with_its_link() {
+        let siw = link("siw0", LinkKind::Siw, &["192.0.2.1"]);
+        let text = vain_faults("loss=1%", &siw).expect("it is vain");
+        assert!(text.contains("siw0") && text.contains("dev eth0"), "{text}");
+        assert!(vain_faults(" ", &siw).is_none(), "there is no plan");
+        let rxe = link("rxe0", LinkKind::Rxe, &["192.0.2.1"]);
+        assert!(vain_faults("loss=1%", &rxe).is_none(), "it has faults");
+    }
 }

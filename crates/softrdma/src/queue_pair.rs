@@ -1,9 +1,11 @@
 //! Queue pairs of programs. spec: IBA 10.3, 11.2.5
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use broker::link::{LinkInfo, LinkKind};
-use engine::qp::{AttributeMask, Attributes, Capabilities, SendRequest, State, Transport};
+use engine::qp::{
+    AttributeMask, Attributes, Capabilities, PostError, SendRequest, State, Transport,
+};
 use engine::{Access, Group, QpView, ReceiveWqe, Sge};
 use serde::{Deserialize, Serialize};
 use wire::{Gid, Psn, QKey, Qpn};
@@ -18,7 +20,7 @@ use crate::front::{Carrier, Front};
 use crate::iwarp::Settings;
 use crate::lane::Place;
 use crate::network::UdpNetwork;
-use crate::process::{Process, random};
+use crate::process::{Process, look_for_vain_faults, random, report};
 use crate::protection_domain::{PdInner, ProtectionDomain};
 use crate::ring::capacity_for;
 use crate::send_list::SendList;
@@ -172,6 +174,7 @@ impl QueuePair {
             cq.watch_if_armed();
         }
         let link = pd.0.context.link();
+        look_for_vain_faults(&link);
         let front = place.core.create_queue_pair(QueuePairSpec {
             transport: options.transport,
             carrier: carrier_of(&link),
@@ -400,7 +403,8 @@ impl QueuePair {
     /// [`Error::Post`]; nothing was queued.
     pub fn queue_send(&self, request: &SendRequest<'_>) -> Result<()> {
         self.check_not_forked()?;
-        self.core().queue_send(&self.front, request)
+        let queued = self.core().queue_send(&self.front, request);
+        queued.inspect_err(|error| self.explain(error))
     }
 
     /// Queues all send work requests of a list in order, or none of them;
@@ -410,7 +414,17 @@ impl QueuePair {
     /// As for the first that [`Self::queue_send`] would refuse; nothing was queued.
     pub fn queue_sends(&self, list: &SendList) -> Result<()> {
         self.check_not_forked()?;
-        self.core().queue_sends(&self.front, list)
+        let queued = self.core().queue_sends(&self.front, list);
+        queued.inspect_err(|error| self.explain(error))
+    }
+
+    /// Tells, once, of an operation that iWARP does not have as the link is: programs that were
+    /// not made for it print no more than that they cannot post.
+    fn explain(&self, error: &Error) {
+        static TOLD: Once = Once::new();
+        if self.front.is_stream() && matches!(error, Error::Post(PostError::NotOfTransport)) {
+            TOLD.call_once(|| report(&lacking(&self.pd.context.link())));
+        }
     }
 
     /// Whether the queue pair belongs to this process: a child of `fork` must not touch what other
@@ -487,6 +501,18 @@ fn carrier_of(link: &LinkInfo) -> Carrier {
     }
 }
 
+/// What a link of iWARP does not have.
+fn lacking(link: &LinkInfo) -> String {
+    if link.iwarp.is_some_and(|options| options.rfc7306) {
+        return format!(
+            "{} has no SEND with immediate data: iWARP has immediate data with WRITEs alone, and \
+             a device of type rxe has both",
+            link.name
+        );
+    }
+    Error::NoExtensions(link.name.clone()).to_string()
+}
+
 /// Sizes as they are granted: queues to 2^n - 1, inline data to whole elements, as the kernel does.
 /// Those of receives mean nothing with a shared queue, and stay as they were asked for.
 fn granted(asked: &Capabilities, shares_receives: bool) -> Result<Capabilities> {
@@ -514,4 +540,31 @@ fn granted(asked: &Capabilities, shares_receives: bool) -> Result<Capabilities> 
         receive_sge_max: asked.receive_sge_max,
         inline_max: inline,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::iwarp::IwarpOptions;
+
+    use super::*;
+    use crate::iwarp::link_for_test as link;
+
+    #[test]
+    fn what_iwarp_lacks_is_told_as_the_link_is() {
+        let mut siw = link("siw0", LinkKind::Siw, &["192.0.2.1"]);
+        let text = lacking(&siw);
+        assert!(
+            text.starts_with("siw0") && text.contains("rfc7306 on"),
+            "{text}"
+        );
+        siw.iwarp = Some(IwarpOptions {
+            rfc7306: true,
+            ..IwarpOptions::default()
+        });
+        let text = lacking(&siw);
+        assert!(
+            text.starts_with("siw0") && !text.contains("rfc7306"),
+            "{text}"
+        );
+    }
 }
