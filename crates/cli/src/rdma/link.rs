@@ -25,7 +25,8 @@ TYPE is rxe (Soft-RoCE) or siw (Soft-iWARP), which has options behind NETDEV, he
 are without being named:
   crc off          CRC of the data: off, on (ask for it), required
   markers off      take MPA markers, and send them to who asks: on, off
-  mpa 2            revision of MPA to ask for: 1, 2
+  mpa 2            revision of MPA to ask for: 1 (which says nothing of READs: both programs have
+                   to name how many, and rping does not), 2
   peer_to_peer off let the accepting side send first: on, off
   segment mulpdu   largest segment: mulpdu (what fits one of TCP), or 128 to 65535 bytes
   rfc7306 off      atomics and immediate data, if both ends have it on: on, off

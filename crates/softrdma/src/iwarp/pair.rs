@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::iwarp::{Agreement, AwaitingReply, Ending, Event, Progress, QueuePair, StartError};
-use engine::qp::State;
+use engine::qp::{Operation, State};
 use engine::{AsyncEvent, Instant};
 use io::Errno;
 use io::tcp::{Receiving, Stream};
@@ -35,6 +35,8 @@ pub(super) struct Pair {
     teller: Option<Teller>,
     /// A burst is on its way, whose work requests are complete when it has left.
     is_leaving: bool,
+    /// The connection was agreed to have no READs of ours in flight.
+    has_no_reads: bool,
 }
 
 /// A TCP connection.
@@ -143,7 +145,17 @@ impl Pair {
             unread: Vec::new(),
             teller: None,
             is_leaving: false,
+            has_no_reads: false,
         }
+    }
+
+    /// Whether an operation fails when its turn comes, whatever its memory.
+    pub fn will_refuse(&self, operation: &Operation) -> bool {
+        let is_answered = matches!(
+            operation,
+            Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. }
+        );
+        self.has_no_reads && is_answered
     }
 
     pub fn stream(&self) -> Option<&Stream> {
@@ -241,6 +253,7 @@ impl Pair {
             return false;
         }
         self.outgoing.start(agreement.has_crc, has_markers);
+        self.has_no_reads = agreement.depths.ord == 0;
         line.agreed = Some(agreement);
         true
     }

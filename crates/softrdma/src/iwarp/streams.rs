@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use engine::iwarp::{AwaitingReply, Depths, Options, QueuePair, StartError};
 use engine::qp::{PostError, SendRequest, State};
@@ -23,6 +23,7 @@ use crate::iwarp::parting::Parting;
 use crate::iwarp::read_buffer::ReadBuffer;
 use crate::iwarp::settings::{Settings, errno};
 use crate::memory::MemoryTable;
+use crate::process::report;
 use crate::shard::DeviceHost;
 
 /// See the module.
@@ -360,6 +361,9 @@ impl SendQueues for Streams {
         let entry = self.entries.get_mut(&index);
         let entry = entry.ok_or(PostError::NoQueuePair)?;
         let posted = entry.pair.qp.post_send(request)?;
+        if entry.pair.will_refuse(&request.operation) {
+            tell_of_no_reads();
+        }
         if !entry.is_ready && !entry.pair.is_full() {
             entry.is_ready = true;
             self.ready.push_back(index);
@@ -371,6 +375,18 @@ impl SendQueues for Streams {
         let entry = self.entries.get(&index);
         entry.map_or(0, |entry| entry.pair.qp.sends_completed())
     }
+}
+
+/// Tells, once, why READs fail that a program posts: it may print no more than that they do.
+fn tell_of_no_reads() {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        report(
+            "a READ or atomic fails, as none may be in flight on this connection: so its programs \
+             have it, or the end that asked has `mpa 1`, whose requests say nothing of READs; \
+             `softrdma -d link show` there lists `mpa`",
+        );
+    });
 }
 
 const HAS_CONNECTION: Error =

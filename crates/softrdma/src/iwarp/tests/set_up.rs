@@ -364,3 +364,40 @@ fn receives_come_back_though_there_was_no_connection() {
         assert_eq!((done.id, done.status), (id as u64, Status::Flushed));
     }
 }
+
+#[test]
+fn a_read_where_none_may_be_in_flight_fails_and_is_known_to() {
+    let (a, b) = (
+        Side::new(Settings::default()),
+        Side::new(Settings::default()),
+    );
+    let listener = b.listen("127.0.0.1");
+    let (a_qp, b_qp) = (a.queue_pair(), b.queue_pair());
+    a.call(&a_qp, listener.address(), b"");
+    let ReportKind::Requested(incoming) = report(&[&a, &b], &b).kind else {
+        panic!("not a request");
+    };
+    let accepting = Accepting {
+        incoming,
+        depths: Depths { ird: 4, ord: 0 },
+        private_data: Vec::new(),
+        to: b.to(TAKER),
+    };
+    b.core.accept(&b_qp, accepting).expect("a new queue pair");
+    for side in [&a, &b] {
+        let told = report(&[&a, &b], side).kind;
+        assert!(matches!(told, ReportKind::Established { .. }), "{told:?}");
+    }
+    let will_refuse = |side: &Side, front: &Front, operation: &Operation| {
+        let mut inner = side.core.shard.lock();
+        let pair = inner.streams.pair(front.index());
+        pair.expect("a queue pair of this side")
+            .will_refuse(operation)
+    };
+    let read = Operation::Read(a.remote(0));
+    assert!(will_refuse(&b, &b_qp, &read));
+    assert!(!will_refuse(&b, &b_qp, &send()), "it needs no answer");
+    assert!(!will_refuse(&a, &a_qp, &read), "of the other direction");
+    b.post(&b_qp, 1, read, &[b.sge(0, 64)]);
+    assert_eq!(completion(&[&a, &b], &b).status, Status::LocalQpOperation);
+}
