@@ -68,7 +68,7 @@ unsafe fn create(
         IBV_QPT_UC => {
             return Err(softrdma::Error::NoTransport(
                 "queue pairs of type UC are not in this version: take RC (ibv_rc_pingpong, `-c RC` \
-                 for perftest)",
+                 for perftest; over iWARP rping, `-c RC -R`)",
             )
             .into());
         }
