@@ -252,6 +252,58 @@ fn a_link_is_made_only_if_programs_can_use_it() {
 }
 
 #[test]
+fn no_link_is_made_that_the_program_would_not_see() {
+    let dist = Dist::new("unseen");
+    let script = "
+        SOFTRDMA_DEVICES=nope,other $S run -- true; $S link show; echo made:
+        SOFTRDMA_DEVICES=nope,rxe_lo $S run -- $S link show";
+    let Some(output) = dist.script(script) else {
+        return;
+    };
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let made = "made:\nlink rxe_lo/1 state ACTIVE physical_state LINK_UP netdev lo \n";
+    assert_eq!(out, made, "{err}");
+    assert!(
+        err.contains("SOFTRDMA_DEVICES=nope,other names none"),
+        "{err}"
+    );
+    assert_eq!(err.matches("made rxe_lo on lo").count(), 1, "{err}");
+}
+
+#[test]
+fn ping_without_an_address_serves_all_and_says_why_it_fails() {
+    let dist = Dist::new("ping");
+    let script = "
+        $S link add rxe_lo type rxe netdev lo
+        $S link add siw_lo type siw netdev lo
+        for device in rxe_lo siw_lo; do
+            export SOFTRDMA_DEVICES=$device
+            for address in 127.0.0.1 ::1; do
+                $S ping -s & pid=$!
+                is_served=no
+                until_true '$S ping -c -a $address -C 2 -V && is_served=yes'
+                [ $is_served = yes ] || kill $pid
+                wait $pid
+                echo $device $address $is_served
+            done
+        done
+        export SOFTRDMA_DEVICES=siw_lo
+        $S ping -c -a 127.0.0.1
+        export SOFTRDMA_DEVICES=nope
+        $S ping -c -a 127.0.0.1
+        $S ping -s -a 127.0.0.1";
+    let Some(output) = dist.script(script) else {
+        return;
+    };
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let served = "rxe_lo 127.0.0.1 yes\nrxe_lo ::1 yes\nsiw_lo 127.0.0.1 yes\nsiw_lo ::1 yes\n";
+    assert_eq!(out, served, "{err}");
+    let refused = "softrdma: connect to 127.0.0.1:7174: nobody listens at that TCP port";
+    assert!(err.contains(refused), "{err}");
+    assert_eq!(err.matches("SOFTRDMA_DEVICES=nope").count(), 2, "{err}");
+}
+
+#[test]
 fn a_second_broker_is_told_of_the_first() {
     let dist = Dist::new("second");
     let script = "

@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, poll};
 use softrdma::cm::{CmEvent, EventChannel, EventKind, Id, Request};
 use softrdma::{
-    Access, CompletionChannel, CompletionOpcode, CompletionQueue, Device, ProtectionDomain,
+    Access, CompletionChannel, CompletionOpcode, CompletionQueue, Device, Error, ProtectionDomain,
     QueuePair, QueuePairOptions, Region, State, Status, WorkCompletion,
 };
 
 use super::info::BufferInfo;
-use super::unexpected;
+use super::{no_stream, unexpected};
 
 /// Work requests of a round that can be under way.
 const DEPTH: u32 = 16;
@@ -59,10 +59,19 @@ impl Watch {
 
     /// Waits for an event, which has to be of this kind.
     pub(super) fn expect(&self, kind: EventKind) -> Result<CmEvent> {
+        self.expect_or(kind, |event| unexpected(event, None))
+    }
+
+    /// The same, with words of its own for another kind.
+    fn expect_or(
+        &self,
+        kind: EventKind,
+        explain: impl Fn(&CmEvent) -> anyhow::Error,
+    ) -> Result<CmEvent> {
         loop {
             match self.try_next() {
                 Some(event) if event.kind == kind => return Ok(event),
-                Some(event) => return Err(unexpected(&event, None)),
+                Some(event) => return Err(explain(&event)),
                 None => wait(&[&self.events])?,
             }
         }
@@ -162,9 +171,19 @@ impl Connection {
 
     /// Connects, and waits until that is done.
     pub(super) fn connect(&self) -> Result<()> {
-        self.id.connect(&self.request())?;
+        self.id
+            .connect(&self.request())
+            .map_err(|error| match error {
+                Error::Tcp { errno, .. } => {
+                    no_stream(-errno.raw_os_error()).unwrap_or_else(|| errno.into())
+                }
+                error => error.into(),
+            })?;
         if self.id.is_stream() {
-            self.watch.expect(EventKind::Established)?;
+            self.watch.expect_or(EventKind::Established, |event| {
+                let reason = no_stream(event.status);
+                reason.unwrap_or_else(|| unexpected(event, self.id.remote()))
+            })?;
             return Ok(());
         }
         self.watch.expect(EventKind::ConnectResponse)?;

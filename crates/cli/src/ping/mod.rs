@@ -7,14 +7,14 @@
 mod connection;
 mod info;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::process::ExitCode;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use softrdma::Access;
 use softrdma::cm::{CmEvent, EventKind, Id, PortSpace};
+use softrdma::{Access, choice};
 
 use connection::{Connection, Watch};
 use info::BufferInfo;
@@ -32,7 +32,7 @@ const BACKLOG: i32 = 128;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What can be done when no device has an address.
-const NO_ADDRESS: &str = "`softrdma resource show gid` lists the addresses that devices have";
+const NO_ADDRESS: &str = "`softrdma -d link show` lists the addresses that devices have";
 
 /// The characters of a text go round between these.
 const CHARACTERS: std::ops::RangeInclusive<u8> = b'A'..=b'z';
@@ -108,7 +108,29 @@ fn look_up(name: &str, port: u16) -> Result<SocketAddr> {
 fn address(arguments: &Arguments) -> Result<SocketAddr> {
     match &arguments.address {
         Some(name) => look_up(name, arguments.port),
-        None => Ok((Ipv4Addr::UNSPECIFIED, arguments.port).into()),
+        None => Ok((everywhere(), arguments.port).into()),
+    }
+}
+
+/// All addresses of this host: those of IPv4 are among those of IPv6, where the kernel has that.
+fn everywhere() -> IpAddr {
+    let all = Ipv6Addr::UNSPECIFIED;
+    match UdpSocket::bind((all, 0)) {
+        Ok(_) => all.into(),
+        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// Said behind what a device is missing for: the links that this process sees are not all.
+fn shown_only() -> String {
+    match std::env::var(choice::VARIABLE) {
+        Ok(names) if !names.is_empty() => {
+            format!(
+                "; {}={names} shows this program only these",
+                choice::VARIABLE
+            )
+        }
+        _ => String::new(),
     }
 }
 
@@ -119,7 +141,7 @@ fn serve(arguments: &Arguments) -> Result<()> {
     let listener = Id::new(watch.events(), PortSpace::Tcp)?;
     listener
         .bind(at)
-        .with_context(|| format!("bind {at} ({NO_ADDRESS})"))?;
+        .with_context(|| format!("bind {at} ({NO_ADDRESS}{})", shown_only()))?;
     let waiting_max = if arguments.persistent { BACKLOG } else { 1 };
     listener
         .listen(waiting_max)
@@ -236,7 +258,7 @@ fn ask(arguments: &Arguments) -> Result<()> {
     let id = Id::new(watch.events(), PortSpace::Tcp)?;
     if let Some(from) = from {
         id.bind(from)
-            .with_context(|| format!("bind {from} ({NO_ADDRESS})"))?;
+            .with_context(|| format!("bind {from} ({NO_ADDRESS}{})", shown_only()))?;
     }
     id.resolve_address(None, to, Some(PATIENCE))?;
     watch
@@ -320,11 +342,34 @@ fn unexpected(event: &CmEvent, peer: Option<SocketAddr>) -> anyhow::Error {
             let error = std::io::Error::from_raw_os_error(-event.status);
             anyhow::anyhow!(
                 "no RDMA device leads there ({error}): `ip route get` names the interface, \
-                 `softrdma link add NAME type rxe netdev INTERFACE` makes a device on it"
+                 `softrdma link add NAME type rxe netdev INTERFACE` makes a device on it{}",
+                shown_only()
             )
         }
         kind => anyhow::anyhow!("unexpected {kind:?} ({}) of {peer}", event.status),
     }
+}
+
+/// Why no connection of iWARP came of it; a status is an error of TCP, negative.
+fn no_stream(status: i32) -> Option<anyhow::Error> {
+    Some(match -status {
+        libc::ECONNREFUSED => anyhow::anyhow!(
+            "nobody listens at that TCP port: start the server first, on the same port and on a \
+             device of type siw"
+        ),
+        libc::ETIMEDOUT => anyhow::anyhow!(
+            "no answer over iWARP: does `ping` reach that address, does a firewall drop that TCP \
+             port, is a server of RDMA behind it (`ss -tlnp` there)?"
+        ),
+        libc::ECONNRESET => anyhow::anyhow!(
+            "it hung up: its program refused, the options of both devices do not agree (`softrdma \
+             -d link show`), or it is no server of RDMA (`ss -tlnp` there)"
+        ),
+        libc::EPROTO => anyhow::anyhow!(
+            "what answers there does not speak iWARP: `ss -tlnp` there names the program"
+        ),
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -352,6 +397,20 @@ mod tests {
         assert!(shown(57, 64).starts_with("rdma-ping-57: zABC"));
         assert!(shown(58, 64).starts_with("rdma-ping-58: ABC"));
         assert!(shown(u32::MAX, SIZE_MIN as usize).starts_with("rdma-ping-4294967295: "));
+    }
+
+    #[test]
+    fn what_tcp_says_is_told_with_a_remedy() {
+        for (errno, remedy) in [
+            (libc::ECONNREFUSED, "start the server first"),
+            (libc::ETIMEDOUT, "TCP port"),
+            (libc::ECONNRESET, "options"),
+            (libc::EPROTO, "ss -tlnp"),
+        ] {
+            let text = no_stream(-errno).expect("it is of the set-up").to_string();
+            assert!(text.contains(remedy) && !text.contains("4791"), "{text}");
+        }
+        assert!(no_stream(-libc::ENOMEM).is_none(), "of this side");
     }
 
     #[test]

@@ -192,6 +192,7 @@ fn try_add(
 /// command ends.
 fn options(kind: &str, mut words: VecDeque<String>) -> Result<Option<IwarpOptions>, Ended> {
     let mut options = None;
+    let mut given = Vec::new();
     while let Some(name) = words.pop_front() {
         if LinkKind::from_name(kind) != Some(LinkKind::Siw) {
             return Err(Ended::Failed(format!(
@@ -202,6 +203,11 @@ fn options(kind: &str, mut words: VecDeque<String>) -> Result<Option<IwarpOption
             return Err(Ended::Failed(format!(
                 "Unknown parameter '{name}'.\nsoftrdma: links of type siw have the options {}\n",
                 iwarp::NAMES.join(", ")
+            )));
+        }
+        if given.contains(&name) {
+            return Err(Ended::Failed(format!(
+                "error: Invalid argument\nsoftrdma: {name} is given twice\n"
             )));
         }
         let Some(value) = words.pop_front() else {
@@ -215,6 +221,7 @@ fn options(kind: &str, mut words: VecDeque<String>) -> Result<Option<IwarpOption
             .map_err(|error| {
                 Ended::Failed(format!("error: Invalid argument\nsoftrdma: {error}\n"))
             })?;
+        given.push(name);
     }
     Ok(options)
 }
@@ -224,6 +231,11 @@ fn expect(words: &mut VecDeque<String>, keyword: &str) -> Option<Ended> {
     match words.pop_front() {
         None => Some(Ended::Remarked(USAGE.into(), NOTHING_DONE.into())),
         Some(word) if abbreviates(&word, keyword) => None,
+        // a script that asks for an option must not go on without the link
+        Some(word) if iwarp::NAMES.contains(&word.as_str()) => Some(Ended::Failed(format!(
+            "Unknown parameter '{word}'.\nsoftrdma: options stand behind the interface: `softrdma \
+             link add NAME type siw netdev NETDEV {word} …`\n"
+        ))),
         Some(word) => Some(Ended::Usage(format!("Unknown parameter '{word}'.\n"))),
     }
 }

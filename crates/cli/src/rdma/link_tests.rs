@@ -89,6 +89,27 @@ fn usage_errors_are_those_of_iproute2() {
 }
 
 #[test]
+fn options_in_the_wrong_place_or_twice_are_failures() {
+    for (command, remedy) in [
+        ("add siw9 type siw crc on netdev lo", "behind the interface"),
+        (
+            "add siw9 rfc7306 on type siw netdev lo",
+            "behind the interface",
+        ),
+        (
+            "add siw9 type siw netdev lo crc on crc off",
+            "crc is given twice",
+        ),
+    ] {
+        let words = command.split(' ').map(str::to_owned).collect();
+        match run(OutputOptions::default(), words) {
+            Ended::Failed(text) => assert!(text.contains(remedy), "{command}: {text}"),
+            ended => panic!("{command}: {ended:?}"),
+        }
+    }
+}
+
+#[test]
 fn refusals_have_the_kernels_text_and_a_remedy() {
     let reference = include_str!("../../testdata/rdma-link-add-delete.txt");
     let long = "this_name_is_far_too_long_for_an_rdma_device_which_has_a_limit_of_64_characters";

@@ -19,6 +19,7 @@ use std::{
 };
 
 use broker::{CallError, Client, Refusal};
+use softrdma::choice::VARIABLE;
 
 use self::{
     program::{LIBRARIES, Verdict},
@@ -156,9 +157,25 @@ pub(crate) fn broker_with_link() -> Result<Client, Failure> {
     client.hold()?;
     wait_for_port(&client)?;
     if client.links()?.is_empty() {
-        add_default_link(&client)?;
+        match env::var(VARIABLE) {
+            // the program would not see it
+            Ok(wish) if hides(&wish, DEFAULT_LINK.0) => crate::complain(format_args!(
+                "no link is configured, and {VARIABLE}={wish} names none that would be made: \
+                 `softrdma link add` makes one"
+            )),
+            _ => add_default_link(&client)?,
+        }
     }
     Ok(client)
+}
+
+/// Whether this value of the variable names links, and none of this name.
+fn hides(wish: &str, name: &str) -> bool {
+    let mut names = wish
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    names.clone().next().is_some() && names.all(|shown| shown != name)
 }
 
 fn add_default_link(client: &Client) -> Result<(), Failure> {
