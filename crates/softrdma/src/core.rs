@@ -474,6 +474,13 @@ impl<N: Network> Core<N> {
         self.shard.serve(self.now(), &self.memory, server)
     }
 
+    /// Does what was posted and takes what has come, after whoever is at it already.
+    pub fn catch_up(&self) {
+        let mut inner = self.shard.lock();
+        self.shard
+            .serve_locked(&mut inner, self.now(), &self.memory);
+    }
+
     /// Makes a key unusable. When this returns no packet can use the memory any more.
     ///
     /// # Errors

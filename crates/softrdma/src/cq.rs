@@ -181,6 +181,13 @@ impl CompletionQueue {
     /// # Errors
     /// [`Error::CompletionQueue`].
     pub fn resize(&self, size: u32) -> Result<u32> {
+        let process = &self.context.process;
+        if io::fork::generation() == process.generation() {
+            // what was posted before may have completions, which count
+            for lane in process.lanes.of(self.queue.shards()) {
+                lane.core.catch_up();
+            }
+        }
         self.queue.resize(size).map_err(Error::CompletionQueue)
     }
 

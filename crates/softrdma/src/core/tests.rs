@@ -253,6 +253,17 @@ fn an_acknowledgement_leaves_alone_with_the_poll_that_finds_nothing() {
     assert_eq!(asks.poll(&asks.send_cq), 1);
 }
 
+#[test]
+fn what_was_posted_while_somebody_served_is_done_by_who_needs_to_know() {
+    let (cable, [asks, _answers]) = pair();
+    let serving = asks.core.shard.lock();
+    asks.post_send();
+    drop(serving);
+    assert_eq!(cable.borrow()[1].len(), 0, "left to who served");
+    asks.core.catch_up();
+    assert_eq!(cable.borrow()[1].len(), 1);
+}
+
 /// A send of `asks` arrives and is acknowledged.
 fn send([asks, answers]: &[End; 2]) {
     asks.post_send();
