@@ -103,7 +103,7 @@ impl Program {
     /// Who serves the other side, where that decides about the figure.
     pub fn note(self) -> &'static str {
         match self {
-            Self::WriteLat => "both programs poll memory and leave no processor to who serves them",
+            Self::WriteLat => "both programs poll memory, and their queue once a message",
             Self::ReadLat | Self::AtomicLat => {
                 "a whole round trip; the responder sleeps, with a processor of its own"
             }
