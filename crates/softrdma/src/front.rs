@@ -219,10 +219,7 @@ impl Front {
                 return Err(PostError::NoAddressee);
             }
         }
-        let brings_back = matches!(
-            request.operation,
-            Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. }
-        );
+        let brings_back = request.operation.is_answered();
         let length = match request.payload {
             Payload::Sges(sges) => {
                 if sges.len() > self.capabilities.send_sge_max as usize {

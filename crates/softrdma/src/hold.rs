@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use engine::qp::{Operation, Payload, SendRequest};
+use engine::qp::{Payload, SendRequest};
 
 use crate::pace::Pace;
 
@@ -168,7 +168,7 @@ impl Hold {
 fn cost_of(request: &SendRequest<'_>, share: u32) -> u32 {
     let payload = match (&request.operation, &request.payload) {
         // what they bring does not leave from here
-        (Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. }, _) => 0,
+        (operation, _) if operation.is_answered() => 0,
         (_, Payload::Inline(bytes)) => bytes.len() as u64,
         (_, Payload::Sges(sges)) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
     };
@@ -179,7 +179,7 @@ fn cost_of(request: &SendRequest<'_>, share: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use engine::Sge;
-    use engine::qp::{RemoteMemory, SendFlags};
+    use engine::qp::{Operation, RemoteMemory, SendFlags};
     use wire::MemoryKey;
 
     use super::*;

@@ -252,7 +252,7 @@ impl Requester {
         let is_fenced = wqe.flags.contains(SendFlags::FENCE) && !self.awaited.is_empty();
         let has_room = match wqe.operation {
             // with ORD 0 it fails when its turn comes
-            ref operation if is_answered(operation) => {
+            ref operation if operation.is_answered() => {
                 let outstanding = self.awaited.len() + usize::from(self.is_rtr_awaited);
                 self.ord == 0 || outstanding < usize::from(self.ord)
             }
@@ -272,7 +272,7 @@ impl Requester {
             return Ok(());
         };
         let mut need = Access::empty();
-        if is_answered(&wqe.operation) {
+        if wqe.operation.is_answered() {
             if self.ord == 0 {
                 return Err(Status::LocalQpOperation); // it could never be sent
             }
@@ -532,14 +532,6 @@ impl Requester {
                 .all(|one| one < self.next && one >= self.queue.head())
         );
     }
-}
-
-/// Whether the peer answers it.
-const fn is_answered(operation: &Operation) -> bool {
-    matches!(
-        operation,
-        Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. }
-    )
 }
 
 fn is_solicited(wqe: &SendWqe) -> bool {

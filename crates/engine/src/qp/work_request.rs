@@ -72,6 +72,14 @@ impl Operation {
             Self::Send | Self::SendImmediate(_) | Self::SendInvalidate(_)
         )
     }
+
+    /// Whether the peer answers it with data: a READ or an atomic.
+    pub const fn is_answered(&self) -> bool {
+        matches!(
+            self,
+            Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. }
+        )
+    }
 }
 
 /// Where the payload is.

@@ -151,11 +151,7 @@ impl Pair {
 
     /// Whether an operation fails when its turn comes, whatever its memory.
     pub fn will_refuse(&self, operation: &Operation) -> bool {
-        let is_answered = matches!(
-            operation,
-            Operation::Read(_) | Operation::CompareSwap { .. } | Operation::FetchAdd { .. }
-        );
-        self.has_no_reads && is_answered
+        self.has_no_reads && operation.is_answered()
     }
 
     pub fn stream(&self) -> Option<&Stream> {
